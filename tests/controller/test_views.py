@@ -60,7 +60,9 @@ async def test_the_view_after_the_end_has_the_last_tokens(node: Node, level: str
 @pytest.mark.parametrize("level", ["open", "shared"])
 async def test_nothing_of_a_prompt_that_the_service_was_given_whole_is_kept(node: Node, level: str) -> None:
     number = await begin(node, level)
-    node.relay.labels.labelled(number, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE),))
+    request = node.relay.requests.get(number)
+    assert request is not None
+    request.labels = (BlockLabel(Verdict.PUBLIC, 2, Category.NONE),)
     node.service.say(Accepted(number), Tokens(number, (8,), cached=2, shared=2))
     await settle()
     assert (await view_of(node)).prompt == (1, 2, 3)

@@ -90,7 +90,7 @@ class Controller:
         self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.relay)
         self.evidence_maker = self.attestation.evidence_maker
-        self._detector = find_detector(settings.controller, self.relay.labels.labelled)
+        self._detector = find_detector(settings.controller, self.relay.shared.labelled)
         self._templates = find_templates(settings.controller, folder.path)
 
     @property
@@ -105,7 +105,7 @@ class Controller:
         if self._detector and self.compute.preloaded:
             self._detector.know(self.compute.preloaded.openings)
             self._detector.start()
-            self.relay.labels.examine = self._detector.classify
+            self.relay.shared.examine = self._detector.classify
         if self._templates:
             self._templates.start(self.relay.sharing)
         self.compute.keep()

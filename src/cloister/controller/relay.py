@@ -2,6 +2,7 @@
 that sends what its request's route does not allow is ended: its endpoint raises."""
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -10,10 +11,9 @@ from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
 from cloister.controller.node import Node
-from cloister.controller.prompt_labels import PromptLabels
 from cloister.controller.requests import Frontend, Frontends, Request, Requests, frontend_of, sanitised, wide
 from cloister.controller.routes.base import Route
-from cloister.controller.routes.open import OpenRoute
+from cloister.controller.routes.open import OpenRoute, SharedRoute
 from cloister.controller.routes.vault import IsolatedRoute, ObfuscatedRoute, PartitionedRoute, VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
@@ -29,7 +29,6 @@ from cloister.messages.controller_frontend import (
     Ask,
     AskView,
     EndSession,
-    Examine,
     KeyEntry,
     Serving,
     SubmitTokens,
@@ -42,6 +41,7 @@ from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
 from cloister.verify_mode import VerifyMode
 
+Asking = TypeVar("Asking", Ask, SubmitTokens)
 UNTRIED = ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
 FAILED = ServiceUnavailable(
     "The server's own test of this level failed.",
@@ -106,13 +106,15 @@ class Relay:
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
         self.sharing = Sharing(settings, lambda: serving().block_tokens)
-        self.labels = PromptLabels(self._node, self.sharing)
-        self._read: dict[str, OpenRoute] = {
-            route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self.labels.route)
-        }
+        self.shared = SharedRoute(self._node, self.sharing)
         self._partitioned = PartitionedRoute(self._node)
-        by_vaults = self._partitioned, ObfuscatedRoute(self._node), IsolatedRoute(self._node)
-        routes: tuple[Route, ...] = (*self._read.values(), *by_vaults)
+        routes: tuple[Route, ...] = (
+            OpenRoute(self._node, settings.prefix_policy),
+            self.shared,
+            self._partitioned,
+            ObfuscatedRoute(self._node),
+            IsolatedRoute(self._node),
+        )
         self.routes: dict[str, Route] = {route.level.name: route for route in routes}
 
     @property
@@ -150,7 +152,7 @@ class Relay:
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
             case SubmitTokens():
-                self._submit(replace(message, request_id=self._new_id(number, message.request_id)))
+                self._ask(self._renumbered(number, message))
             case Ask():
                 self._ask(self._renumbered(number, message))
             case AskSealed(ask=ask):
@@ -159,8 +161,6 @@ class Relay:
                 request_id = wide(number, message.request_id)
                 if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
                     self._cancel(request)
-            case Examine():
-                self.labels.read(number, message)
             case AskStats():
                 if (service := self._node.service) is not None:
                     service.ask_stats(lambda stats: self._send_stats(number, stats))
@@ -189,7 +189,7 @@ class Relay:
     def _forget(self, tenant: str) -> None:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
         self.views.forget(lambda _, last: last.tenant == tenant)
-        self.labels.route.serve_all_of(tenant)
+        self.shared.serve_all_of(tenant)
         self._node.send(ForgetTenant(tenant))
 
     def _new_id(self, number: int, request_id: int) -> int:
@@ -198,36 +198,30 @@ class Relay:
             raise ProtocolError("A frontend sent a message out of turn.")
         return request_id
 
-    def _renumbered(self, number: int, ask: Ask) -> Ask:
+    def _renumbered(self, number: int, ask: Asking) -> Asking:
         also = tuple(ExtraAnswer(self._new_id(number, each.request_id), each.seed) for each in ask.also)
         if len({ask.request_id, *(each.request_id for each in ask.also)}) <= len(also):
             raise ProtocolError("A frontend sent a message out of turn.")
         return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
 
-    def _submit(self, message: SubmitTokens) -> None:
+    def _ask(self, message: Ask | SubmitTokens, sealed: SealedPrompt | None = None) -> None:
         try:
             self.availability.check(message.level, frontend_of(message.request_id))
-        except ServiceUnavailable as reason:
-            self.requests.refuse(message.request_id, reason)
-        else:
-            self._read[message.level].submit(message)
-
-    def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
-        try:
-            self.availability.check(message.level, frontend_of(message.request_id))
-            asked = PendingRequest(
-                message, message.prompt if sealed is None else self._lock(sealed, message.group or message.tenant)
-            )
-            match self.routes.get(message.level):
-                case VaultRoute():
-                    self._queue.enter(asked)
-                case ExternalRoute() as route:
-                    route.ask(asked)
+            match self.routes.get(message.level), message:
+                case OpenRoute() as route, SubmitTokens():
+                    route.submit(message)
+                case VaultRoute(), Ask():
+                    self._queue.enter(self._pending(message, sealed))
+                case ExternalRoute() as route, Ask():
+                    route.ask(self._pending(message, sealed))
                 case _:
                     raise LevelUnavailable(f"This server does not offer the level {message.level}.", param="protection")
         except (LevelUnavailable, QueueFull, ServiceUnavailable) as reason:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
+
+    def _pending(self, ask: Ask, sealed: SealedPrompt | None) -> PendingRequest:
+        return PendingRequest(ask, ask.prompt if sealed is None else self._lock(sealed, ask.group or ask.tenant))
 
     def _assign(self, asked: PendingRequest) -> None:
         route = self.routes[asked.ask.level]

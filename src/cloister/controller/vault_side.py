@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.requests import Request, Requests, frontend_of
+from cloister.controller.requests import Request, Requests, frontend_of, params_of
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, Sessions
 from cloister.controller.vaults import Vault, Vaults
@@ -36,15 +35,14 @@ MAX_BYTES_PER_TENANT = 32 * 1024 * 1024  # of prompts that wait for a vault
 
 @dataclass(eq=False, repr=False)
 class PendingRequest:
-    """`seeds`: of each answer by its request id; a cancelled one is taken out."""
+    """`params`: of each answer by its request id; a cancelled one is taken out."""
 
     ask: Ask
     prompt: bytes | LockedPrompt
-    seeds: dict[int, int] = field(init=False)
+    params: dict[int, SamplingParams] = field(init=False)
 
     def __post_init__(self) -> None:
-        ask = self.ask
-        self.seeds = {ask.request_id: ask.params.seed} | {each.request_id: each.seed for each in ask.also}
+        self.params = params_of(self.ask)
 
     @property
     def owner(self) -> str:
@@ -53,10 +51,6 @@ class PendingRequest:
     @property
     def bytes(self) -> int:
         return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
-
-    @property
-    def params(self) -> dict[int, SamplingParams]:
-        return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
 
     @property
     def assignment(self) -> AssignPrompt:
@@ -85,16 +79,16 @@ class VaultQueue:
     def enter(self, asked: PendingRequest) -> None:
         line = self._lines.setdefault(asked.owner, [])
         line.append(asked)
-        self._waiting.update(dict.fromkeys(asked.seeds, asked))
+        self._waiting.update(dict.fromkeys(asked.params, asked))
         self.move()
         if asked not in line:
             return
         full = None
         if (
-            len(self._waiting) - len(asked.seeds) >= self._most
+            len(self._waiting) - len(asked.params) >= self._most
         ):  # there is room for all answers to a prompt, or for none
             full = "All vaults are in use and too many requests wait for one."
-        count, size = sum(len(one.seeds) for one in line), sum(one.bytes for one in line)
+        count, size = sum(len(one.params) for one in line), sum(one.bytes for one in line)
         if len(line) > 1 and (count > self._most_of_one or size > MAX_BYTES_PER_TENANT):
             full = "Too many of your requests wait for a vault already."
         if full:
@@ -104,8 +98,8 @@ class VaultQueue:
     def leave(self, request_id: int) -> bool:
         if (asked := self._waiting.pop(request_id, None)) is None:
             return False
-        del asked.seeds[request_id]
-        if not asked.seeds:
+        del asked.params[request_id]
+        if not asked.params:
             self._forget(asked)
         return True
 
@@ -135,7 +129,7 @@ class VaultQueue:
         return False
 
     def _forget(self, asked: PendingRequest) -> None:
-        for request_id in asked.seeds:
+        for request_id in asked.params:
             self._waiting.pop(request_id, None)
         line = self._lines.get(asked.owner, [])
         if asked in line:

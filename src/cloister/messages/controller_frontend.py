@@ -9,7 +9,6 @@ from cloister.messages.controller_detector import Codes, Ends, Text
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
 from cloister.messages.prompts import ObfuscationParams, PromptBytes
 from cloister.messages.types import (
-    MAX_EXTRA_ANSWERS,
     Digest,
     ExtraAnswers,
     Group,
@@ -17,12 +16,10 @@ from cloister.messages.types import (
     Name,
     Path,
     PromptTokens,
-    RequestId,
     RequestMessage,
     Salt,
     SamplingParams,
     Settings,
-    SilentRepr,
 )
 
 MAX_PART_BYTES = 1 << 18
@@ -85,7 +82,8 @@ class Ask(RequestMessage, frozen=True):
 
 
 class SubmitTokens(RequestMessage, frozen=True):
-    """Frontend → controller, at `open` and `shared`. `salt` keeps blocks apart; `examined`: an Examine follows."""
+    """Frontend → controller, at `open` and `shared`. `salt` keeps blocks apart; `also`: more answers; the prompt's
+    `text` and its blocks' `ends` are for the detector."""
 
     tenant: Name
     prompt: PromptTokens
@@ -93,7 +91,9 @@ class SubmitTokens(RequestMessage, frozen=True):
     public: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
     salt: Salt = ""
     level: ReadLevel = OPEN
-    examined: bool = False
+    also: ExtraAnswers = ()
+    text: Text = ""
+    ends: Ends = ()
 
 
 class EndSession(Message, frozen=True):
@@ -103,14 +103,6 @@ class EndSession(Message, frozen=True):
     session: Name
     group: Group = ""
     private: bool = False
-
-
-class Examine(SilentRepr, RequestMessage, frozen=True):
-    """Frontend → controller: a prompt's text and its blocks' ends, for the detector, also for these requests."""
-
-    text: Text
-    ends: Ends
-    also: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_EXTRA_ANSWERS)] = ()
 
 
 class AskView(RequestMessage, frozen=True):
@@ -156,4 +148,4 @@ class CancelSealed(RequestMessage, frozen=True):
 
 
 AboutGenerating = Accepted | Tokens | Failed | Stats | View
-AskGenerating = SubmitTokens | Examine | Cancel | AskStats | AskView | EndSession
+AskGenerating = SubmitTokens | Cancel | AskStats | AskView | EndSession
