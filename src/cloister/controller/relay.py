@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
-from cloister.controller.node import Node
 from cloister.controller.requests import Frontend, Frontends, Request, Requests, frontend_of, sanitised, wide
-from cloister.controller.routes.base import Route
+from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.open import OpenRoute, SharedRoute
 from cloister.controller.routes.vault import IsolatedRoute, ObfuscatedRoute, PartitionedRoute, VaultRoute
 from cloister.controller.service import Service
@@ -96,12 +95,12 @@ class Relay:
         self.requests = Requests(self._frontends.tell, serving, self._ended)
         tenants = self.requests.active_tenants
         self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, tenants)
-        self._vault_side = VaultSide(settings, self.requests, self.core_lease, self._assign, self._from_vault)
+        verification = Verification(VerifyMode.of(settings.verify), self._release, self._deviated)
+        self._node = Node(self.requests, serving, verification)
+        self._vault_side = VaultSide(settings, self._node, self.core_lease, self._assign)
         self.vaults, self.sessions = self._vault_side.vaults, self._vault_side.sessions
         self._queue = self._vault_side.queue
         self.views = Views(self.requests, lambda: self.vaults.shape, serving)
-        verification = Verification(VerifyMode.of(settings.verify), self._release, self._deviated)
-        self._node = Node(self.requests, self.sessions, serving, verification)
         self.availability = Availability(self._node, self.vaults, serving)
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
@@ -115,7 +114,8 @@ class Relay:
             ObfuscatedRoute(self._node),
             IsolatedRoute(self._node),
         )
-        self.routes: dict[str, Route] = {route.level.name: route for route in routes}
+        self.routes = self._node.routes
+        self.routes |= {route.level.name: route for route in routes}
 
     @property
     def service(self) -> Service | None:
@@ -132,9 +132,6 @@ class Relay:
 
     def shares(self, level: str) -> bool:
         return POLICIES[self.routes[level].policy].sees_public
-
-    def _route_of(self, request: Request) -> Route:
-        return self.routes[request.level.name]
 
     # ---- frontends
 
@@ -190,7 +187,8 @@ class Relay:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
         self.views.forget(lambda _, last: last.tenant == tenant)
         self.shared.serve_all_of(tenant)
-        self._node.send(ForgetTenant(tenant))
+        if self._node.service is not None:
+            self._node.service.send(ForgetTenant(tenant))
 
     def _new_id(self, number: int, request_id: int) -> int:
         request_id = wide(number, request_id)
@@ -230,7 +228,7 @@ class Relay:
 
     def _cancel(self, request: Request) -> None:
         self.requests.drop(request)
-        self._route_of(request).cancel(request)
+        self._node.route_of(request).cancel(request)
         self._leave(request)
 
     def _ended(self, request: Request) -> None:
@@ -238,7 +236,7 @@ class Relay:
         self._leave(request)
 
     def _release(self, request: Request, tokens: Tokens) -> None:
-        route = self._route_of(request)
+        route = self._node.route_of(request)
         assert isinstance(route, VaultRoute)
         route.advance(request, tokens)
 
@@ -265,19 +263,18 @@ class Relay:
     def service_up(self, service: Service) -> None:
         self.core_lease.service_up(service)
         self._node.service = service
-        self._vault_side.service_up(service)
+        self._vault_side.service_up()
         self._node.verification.service_up(service)
 
     def service_gone(self) -> None:
         """Requests that need it fail, unless they are verified; vaults and their sessions stay."""
         self._node.service = None
-        self._vault_side.service_gone()
         for request in self.requests:
             if request.holder == "service" and self._node.verification.survives(request):
                 continue
             if request.level.decodes is Decodes.SERVICE:
                 if request.holder == "vault":
-                    self._route_of(request).cancel(request)
+                    self._node.route_of(request).cancel(request)
                 reason = ServiceUnavailable("The service process ended.", hint="Try again in a few seconds.")
                 self.requests.fail(request, reason)
         self.core_lease.service_gone()
@@ -289,9 +286,6 @@ class Relay:
             case Accepted() | Tokens() | Failed():
                 if (request := self.requests.get(message.request_id)) is not None:
                     checked = sanitised(message) if isinstance(message, Failed) else message
-                    self._route_of(request).from_service(request, checked)
+                    self._node.route_of(request).from_service(request, checked)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
-
-    def _from_vault(self, request: Request, message: msgspec.Struct) -> None:
-        self._route_of(request).from_vault(request, message)

@@ -9,8 +9,8 @@ import msgspec
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.requests import Request, Requests, frontend_of, params_of
-from cloister.controller.service import Service
+from cloister.controller.requests import Request, frontend_of, params_of
+from cloister.controller.routes.base import Node
 from cloister.controller.sessions import Session, Sessions
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, VaultLost
@@ -155,13 +155,11 @@ class VaultSide:
     def __init__(
         self,
         settings: ControllerSettings,
-        requests: Requests,
+        node: Node,
         core_lease: LeaseKeeper,
         serve: Callable[[PendingRequest], None],
-        from_vault: Callable[[Request, msgspec.Struct], None],
     ) -> None:
-        self._requests, self._core_lease, self._from_vault = requests, core_lease, from_vault
-        self._service: Service | None = None
+        self._node, self._core_lease = node, core_lease
         self.queue = VaultQueue(settings.max_waiting_for_vaults, serve, lambda owner: self.sessions.held_by(owner))
         self.vaults = Vaults(
             settings.spare_vaults,
@@ -171,46 +169,42 @@ class VaultSide:
             self.queue.move,
             SILENT["vault"].beyond(settings.vault_deadline_s),
         )
-        self.sessions = Sessions(
+        self.sessions = node.sessions = Sessions(
             self.vaults,
             settings.max_vaults,
             settings.session_idle_s,
             self._session_begins,
             self._session_ended,
-            lambda: requests.active_tenants.several,
+            lambda: node.requests.active_tenants.several,
         )
 
-    def service_up(self, service: Service) -> None:
-        self._service = service
+    def service_up(self) -> None:
         for vault in self.sessions.vaults():
             self._session_begins(vault)
-
-    def service_gone(self) -> None:
-        self._service = None
 
     def leave(self, session: Session, request_id: int) -> None:
         self.sessions.leave(session, request_id)
         self.queue.move()
 
     def _session_begins(self, vault: Vault) -> None:
-        if self._service is not None:  # not before the vault is sealed: then no other process maps its link
+        if self._node.service is not None:  # not before the vault is sealed: then no other process maps its link
             vault.when_sealed(partial(self._attach, vault))
 
     def _attach(self, vault: Vault) -> None:
-        if self._service is not None:
-            self._service.attach(vault.number, vault.link, vault.slot)
+        if self._node.service is not None:
+            self._node.service.attach(vault.number, vault.link, vault.slot)
 
     def _session_ended(self, session: Session) -> None:
-        service = self._service
+        service = self._node.service
         if service is not None:
             service.detach(session.vault.number)
         self._core_lease.gone(session.vault.number)
         for request_id in list(session.requests):
-            if (request := self._requests.get(request_id)) is not None:
+            if (request := self._node.requests.get(request_id)) is not None:
                 if request.holder == "service" and service is not None:
                     service.send(Cancel(request_id))
                 lost = VaultLost.because("vault_lost") if session.vault.trouble is None else NO_VAULT
-                self._requests.fail(request, lost)
+                self._node.requests.fail(request, lost)
         self.queue.move()
 
     def _vault_ended(self, vault: Vault) -> None:
@@ -228,13 +222,13 @@ class VaultSide:
             case LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
             case PromptAccepted() | Prefilled() | Verified() | Tokens() | Failed():
-                request = self._requests.get(message.request_id)
+                request = self._node.requests.get(message.request_id)
                 if request is None:  # cancelled a moment ago
                     if isinstance(message, Prefilled):
                         vault.send(Release(message.request_id))
                 elif request.session is None or request.session.vault is not vault or not _may_say(request, message):
                     raise ProtocolError("A vault speaks of a request it does not have.")
                 else:
-                    self._from_vault(request, message)
+                    self._node.route_of(request).from_vault(request, message)
             case _:
                 raise ProtocolError("A vault sent a message out of turn.")

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.node import Node
 from cloister.controller.requests import Request, params_of
-from cloister.controller.routes.base import Route
+from cloister.controller.routes.base import Node, Route
 from cloister.controller.service import Service
 from cloister.controller.sharing import Sharing
 from cloister.levels import LEVELS, PolicyName
