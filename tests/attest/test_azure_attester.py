@@ -97,7 +97,7 @@ class Office:
         try:
             return await self.maker.evidence(nonce)
         finally:
-            self.maker.close()
+            await self.maker.close()
 
 
 def verify(evidence: NodeEvidence, policy: Policy = POLICY, *, at: Any = AT) -> Verdict:

@@ -26,7 +26,7 @@ from cloister.messages.controller_frontend import (
 )
 from cloister.messages.controller_gateway import FromGateway
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
-from cloister.messages.types import VERSION, SamplingParams
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import SERVING, Peer
 
 PARAMS = SamplingParams(max_tokens=4)
@@ -44,7 +44,7 @@ async def played() -> AsyncIterator[Played]:
     ours, theirs = socket.socketpair()
     controller = Peer(theirs, FromGateway)
     client = await ControllerClient.connect(ours)
-    controller.say(StartFrontend(VERSION, b"{}", "m", "/m", 1), SERVING)
+    controller.say(StartFrontend(b"{}", "m", "/m", 1), SERVING)
     await client.serving
     yield Played(client, controller)
     await client.close()

@@ -94,7 +94,7 @@ class Office:
         try:
             return await self.maker.evidence(nonce)
         finally:
-            self.maker.close()
+            await self.maker.close()
 
     def verify(self, evidence: NodeEvidence, gpus: list[MadeGpu], nonce: bytes = NONCE) -> Verdict:
         with pytest.MonkeyPatch.context() as patch:
@@ -281,7 +281,7 @@ async def test_gpus_that_stop_being_confidential_leave_no_evidence(
     driver.gpus.pop()
     with pytest.raises(SetupError, match="had 2 GPUs"):
         await keeper.show(NONCE)
-    office.maker.close()
+    await office.maker.close()
 
 
 async def test_a_driver_that_hangs_or_crashes_costs_an_answer_and_no_more(driver: Driver) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from cloister.controller.detector import BlockLabel
 from cloister.controller.routes import open as open_route
 from cloister.errors import ProtocolError
 from cloister.levels import PolicyName
-from cloister.messages.controller_detector import Category, Label
+from cloister.messages.controller_detector import Category, Label, Labels
 from cloister.messages.controller_frontend import EndSession, KeyEntry, SubmitTokens
 from cloister.messages.controller_service import ForgetTenant, Generate, GeneratePrompt
 from cloister.messages.controller_service import PublicPrefix as LabelTokens
@@ -62,9 +61,11 @@ async def test_a_service_that_found_more_than_there_is_is_ended(node: Node, lie:
     assert (await node.failure()).code == "service_unavailable"
 
 
-PUBLIC, UNCERTAIN, PRIVATE = (
-    BlockLabel(each, 1, Category.NONE) for each in (Label.PUBLIC, Label.UNCERTAIN, Label.PRIVATE)
-)
+PUBLIC, UNCERTAIN, PRIVATE = Label.PUBLIC, Label.UNCERTAIN, Label.PRIVATE
+
+
+def found(request_id: int, *blocks: Label) -> Labels:
+    return Labels(request_id, bytes(blocks), b"\1" * len(blocks), bytes([Category.NONE]) * len(blocks))
 
 
 @pytest.mark.parametrize(
@@ -72,22 +73,22 @@ PUBLIC, UNCERTAIN, PRIVATE = (
     [((PUBLIC, PUBLIC), 2), ((PUBLIC, UNCERTAIN, PUBLIC), 1), ((PUBLIC, PRIVATE, PUBLIC), 1)],
 )
 async def test_what_comes_before_the_first_block_that_is_not_public_may_be_shared(
-    node: Node, blocks: tuple[BlockLabel, ...], public: int
+    node: Node, blocks: tuple[Label, ...], public: int
 ) -> None:
     read: list[int] = []
     node.relay.shared.examine = lambda request_id, text, ends: read.append(request_id)
     examine(node, 7)
-    node.relay.shared.labelled(read[0], blocks)
+    node.relay.shared.labelled(found(read[0], *blocks))
     await node.service.next(Generate)
     assert await node.service.next(LabelTokens) == LabelTokens(read[0], public * SERVING.block_tokens)
 
 
 @pytest.mark.parametrize("first", [UNCERTAIN, PRIVATE])
-async def test_where_the_first_is_none_nothing_may_be_shared(node: Node, first: BlockLabel) -> None:
+async def test_where_the_first_is_none_nothing_may_be_shared(node: Node, first: Label) -> None:
     read: list[int] = []
     node.relay.shared.examine = lambda request_id, text, ends: read.append(request_id)
     examine(node, 7)
-    node.relay.shared.labelled(read[0], (first, PUBLIC))
+    node.relay.shared.labelled(found(read[0], first, PUBLIC))
     await node.service.next(Generate)
     assert await node.service.next(LabelTokens) == LabelTokens(read[0], 0)
 
@@ -109,7 +110,7 @@ async def test_at_shared_a_request_waits_for_its_own_label_and_is_served_with_it
     examine(node, 1, 2, 3)
     node.send(SubmitTokens(4, "bob", (1, 2), PARAMS))
     assert (await node.service.next(Generate)).tenant == "bob", "the others wait"
-    node.relay.shared.labelled(read[0], (PUBLIC,))
+    node.relay.shared.labelled(found(read[0], PUBLIC))
     for _ in range(3):
         submit = await node.service.next(Generate)
         assert await node.service.next(LabelTokens) == LabelTokens(submit.request_id, SERVING.block_tokens)
@@ -141,7 +142,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_never_reaches_the_serv
     node.relay.shared.examine = lambda request_id, text, ends: read.append(request_id)
     examine(node, 1)
     node.send(Cancel(1))
-    node.relay.shared.labelled(read[0], (PUBLIC,))
+    node.relay.shared.labelled(found(read[0], PUBLIC))
     node.send(SubmitTokens(2, "bob", (1, 2), PARAMS))
     assert (await node.service.next(Generate, skip=(LabelTokens,))).tenant == "bob"
     assert not node.relay.shared._held

@@ -23,8 +23,6 @@ from cloister.link.network.credentials import credentials_from
 from cloister.link.network.handshake import request_for
 from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after, longest_record
 from cloister.link.network.tls import CutOff, establish
-from cloister.messages.between_bridges import MAX_PART_BYTES
-from cloister.messages.controller_bridge import VaultHostShown
 from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
@@ -39,8 +37,8 @@ from cloister.messages.controller_vault import (
 from cloister.messages.frames import FrameReader
 from cloister.messages.generation import Cancel
 from cloister.messages.lifecycle import StartFailed
+from cloister.messages.network_link import MAX_PART_BYTES, Accept, Arrived, HostEvidence, VaultHostShown, WantEvidence
 from cloister.messages.types import VERSION, SamplingParams
-from cloister.messages.vault_host_bridge import Accept, Arrived, HostEvidence, WantEvidence
 from cloister.models.decoder import Decoder
 from tests.link.bridges import (
     MODEL,

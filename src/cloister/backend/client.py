@@ -20,7 +20,7 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import Ping, Pong, raised
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams
+from cloister.messages.types import ExtraAnswer, SamplingParams
 
 RECEIVE_BYTES = 1 << 20
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -162,9 +162,9 @@ class ControllerClient(Backend):
                 self._answered(Accepted, request_id, message)
             case Stats() | frontend.View() if self._answered(type(message), getattr(message, "request_id", 0), message):
                 pass
-            case frontend.StartFrontend(version=version) if version == VERSION and not self.started.done():
+            case frontend.StartFrontend() if not self.started.done():
                 self.started.set_result(message)
-            case frontend.Serving(version=version) if version == VERSION and not self.serving.done():
+            case frontend.Serving() if not self.serving.done():
                 self.serving.set_result(message)
             case frontend.AdmitKeys(keys=keys):
                 self._admit(keys)

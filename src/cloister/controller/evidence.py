@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,8 @@ from cloister.attest.evidence import (
     gpu_nonce,
     write_evidence,
 )
-from cloister.config import cache_folder
+from cloister.attest.machine import find_attester
+from cloister.config import ControllerSettings, VaultHostSettings, cache_folder
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.requests import Frontend
@@ -38,6 +39,7 @@ from cloister.transparency.proof import find_release as published_at
 
 MAX_WAITING = 256
 DEVELOPMENT = "development-log"
+ReachVaultHosts = Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]]  # their evidence over a nonce, by address
 
 
 class EvidenceMaker:
@@ -52,7 +54,7 @@ class EvidenceMaker:
         most: int = MAX_WAITING,
         *,
         gpus: GpuEvidenceKeeper | None = None,
-        vault_hosts: Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]] | None = None,
+        vault_hosts: ReachVaultHosts | None = None,
         domain: bytes = DOMAIN,
     ) -> None:
         self._attester, self._release = attester, release
@@ -61,6 +63,27 @@ class EvidenceMaker:
         self._vault_hosts, self._domain = vault_hosts, domain
         self._answering: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
+
+    @classmethod
+    def of(
+        cls,
+        settings: ControllerSettings | VaultHostSettings,
+        packages: Sequence[str],
+        shown: Callable[[], ShownKey],
+        statement: Callable[[], Awaitable[Statement]],
+        *,
+        vault_hosts: ReachVaultHosts | None = None,
+        domain: bytes = DOMAIN,
+    ) -> Self:
+        """Of this machine and its release. `packages`: more that run here."""
+        attester, release = find_attester(settings.attester), running_release(settings.release, packages)
+        gpus = GpuEvidenceKeeper(settings.gpu_evidence)
+        return cls(attester, release, shown, statement, gpus=gpus, vault_hosts=vault_hosts, domain=domain)
+
+    async def start(self) -> None:
+        """Before any weights are read: a node whose GPUs cannot be shown does not start."""
+        if self._gpus is not None:
+            await self._gpus.start()
 
     def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         if len(self._answering) >= self._most:
@@ -85,10 +108,12 @@ class EvidenceMaker:
         made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public, gpu)
         return replace(made, vault_hosts=tuple(hosts.values()))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for task in self._answering:
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._gpus is not None:
+            await self._gpus.close()
 
     async def _show_gpus(self, nonce: bytes, channel_key: bytes) -> GpuEvidence | None:
         if self._gpus is None:

@@ -28,7 +28,6 @@ from cloister.messages.controller_frontend import (
 from cloister.messages.controller_gateway import AskEvidence, FromGateway, Listening, Sealed
 from cloister.messages.controller_sealed_api import ErrorReport, FromSealedApi, SealedApiReady
 from cloister.messages.generation import Failed
-from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
 from cloister.process.supervisor import Supervisor
@@ -85,7 +84,7 @@ class FrontendProcess(ABC):
         self.number = self.controller.relay.add_frontend(self.endpoint)
         settings = self.settings.model_dump_json().encode()
         path, name = str(self._folder.path), self.settings.served_model_name or self._folder.name
-        handle.send(StartFrontend(VERSION, settings, name, path, self._created, self._allow_degraded, self._keys))
+        handle.send(StartFrontend(settings, name, path, self._created, self._allow_degraded, self._keys))
 
     async def _open(self) -> None:
         assert self._serving is not None

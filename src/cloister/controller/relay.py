@@ -51,15 +51,15 @@ FAILED = ServiceUnavailable(
 class Availability:
     """Only the frontend `rehearser` may ask at a closed level."""
 
-    def __init__(self, node: Node, vaults: Vaults, serving: Callable[[], Serving]) -> None:
-        self._node, self._vaults, self._serving = node, vaults, serving
+    def __init__(self, node: Node, vaults: Vaults) -> None:
+        self._node, self._vaults = node, vaults
         self.closed: dict[str, CloisterError] = {}
         self.rehearser = 0
 
     @property
     def now(self) -> tuple[LevelName, ...]:
         try:
-            offered = self._serving().levels
+            offered = self._node.serving().levels
         except ServiceUnavailable:
             return ()
         return tuple(name for name in offered if name not in self.closed and self._has_processes(name))
@@ -101,7 +101,7 @@ class Relay:
         self.vaults, self.sessions = self._vault_side.vaults, self._vault_side.sessions
         self._queue = self._vault_side.queue
         self.views = Views(self.requests, lambda: self.vaults.shape, serving)
-        self.availability = Availability(self._node, self.vaults, serving)
+        self.availability = Availability(self._node, self.vaults)
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
         self.sharing = Sharing(settings, lambda: serving().block_tokens)

@@ -12,7 +12,6 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from cloister.controller.detector import BlockLabel
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
@@ -25,6 +24,7 @@ from cloister.errors import (
 )
 from cloister.fairness import ActiveTenants
 from cloister.levels import Decodes, Level
+from cloister.messages.controller_detector import NO_LABELS, Labels
 from cloister.messages.controller_frontend import Ask, Serving, SubmitTokens, View
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.lifecycle import failed
@@ -122,7 +122,7 @@ class Request:
     shown: tuple[int, ...] = ()
     made: dict[int, list[int]] = field(default_factory=dict)
     verified: bool = False  # its vault computes the answer again
-    labels: tuple[BlockLabel, ...] = ()
+    labels: Labels = NO_LABELS
 
     @property
     def owner(self) -> str:

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, field
 from cloister.levels import OPEN, LevelName, PrivateLevel, ReadLevel
 from cloister.messages.controller_detector import Codes, Ends, Text
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.prompts import ObfuscationParams, PromptBytes
 from cloister.messages.types import (
     Digest,
@@ -40,7 +41,6 @@ KeyEntries = Annotated[tuple[KeyEntry, ...], Meta(max_length=65536)]
 class StartFrontend(Message, frozen=True):
     """Controller → frontend, first: its settings, the model whose tokenizer it needs, and the API keys that count."""
 
-    version: int
     settings: Settings
     name: Name
     path: Path
@@ -147,5 +147,5 @@ class CancelSealed(RequestMessage, frozen=True):
     """Gateway → controller → sealed API: the sealed answer is not wanted. Unknown numbers are ignored."""
 
 
-AboutGenerating = Accepted | Tokens | Failed | Stats | View
-AskGenerating = SubmitTokens | Cancel | AskStats | AskView | EndSession
+ToFrontend = StartFrontend | AdmitKeys | Serving | Ping | Accepted | Tokens | Failed | Stats | View
+FromFrontend = StartFailed | Pong | SubmitTokens | Cancel | AskStats | AskView | EndSession

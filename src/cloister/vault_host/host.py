@@ -15,21 +15,19 @@ from time import time
 import msgspec
 
 from cloister.attest.evidence import HOST_DOMAIN, Statement, write_evidence
-from cloister.attest.machine import find_attester
 from cloister.config import VaultHostSettings
 from cloister.controller.attested_settings import attested_host_settings
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.external_level import installed_packages
 from cloister.controller.forkserver import ForkServer, link_shape, seal_weights
-from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.errors import ProtocolError, SetupError, where_raised
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
-from cloister.messages import vault_host_bridge as wire
+from cloister.messages import network_link as wire
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.controller_vault import CoresDone, WantCores
 from cloister.models.source import ModelFolder
@@ -118,14 +116,9 @@ class VaultHost:
         self._attested = attested_host_settings(settings)
         self._started = int(time())
         self._digest = b""
-        self._gpus = GpuEvidenceKeeper(settings.gpu_evidence)
-        self._evidence_maker = EvidenceMaker(
-            find_attester(settings.attester),
-            running_release(settings.release, installed_packages()),
-            lambda: ShownKey(self._certificate, CERTIFICATE_HELD_S),
-            self._statement,
-            gpus=self._gpus,
-            domain=HOST_DOMAIN,
+        shown = ShownKey(self._certificate, CERTIFICATE_HELD_S)
+        self._evidence_maker = EvidenceMaker.of(
+            settings, installed_packages(), lambda: shown, self._statement, domain=HOST_DOMAIN
         )
         self._answering: set[asyncio.Task[None]] = set()
         self._core_lease = LeaseKeeper(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
@@ -143,7 +136,7 @@ class VaultHost:
 
     async def start(self) -> Address:
         address = Address.parse(self._settings.listen)
-        await self._gpus.start()
+        await self._evidence_maker.start()
         try:
             self._listener = address.listen()
         except OSError as reason:
@@ -164,8 +157,7 @@ class VaultHost:
         return address_of(self._listener)
 
     async def close(self) -> None:
-        self._evidence_maker.close()
-        await self._gpus.close()
+        await self._evidence_maker.close()
         for task in self._answering:
             task.cancel()
         await self._supervisor.close()

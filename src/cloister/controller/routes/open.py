@@ -1,17 +1,16 @@
 """`open` and `shared`: the frontend reads the prompt, the service gets its tokens and decodes. No vault is involved."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
-from cloister.controller.detector import BlockLabel
 from cloister.controller.requests import Request, params_of
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.service import Service
 from cloister.controller.sharing import Sharing
 from cloister.levels import LEVELS, PolicyName
-from cloister.messages.controller_detector import Label
+from cloister.messages.controller_detector import Label, Labels
 from cloister.messages.controller_frontend import SubmitTokens
 from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.generation import Accepted, Failed, Tokens
@@ -70,13 +69,13 @@ class SharedRoute(OpenRoute):
             self._examined[message.request_id] = tuple(params_of(message))
             self.examine(message.request_id, message.text, message.ends)
 
-    def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
+    def labelled(self, labels: Labels) -> None:
         """The detector's veto begins at the first block that is not public."""
         size = self.node.serving().block_tokens
-        public = size * next((at for at, one in enumerate(blocks) if one.label is not Label.PUBLIC), len(blocks))
-        for each in self._examined.pop(request_id, ()):
+        public = size * next((at for at, one in enumerate(labels.labels) if one != Label.PUBLIC), len(labels.labels))
+        for each in self._examined.pop(labels.request_id, ()):
             if (request := self.node.requests.get(each)) is not None:
-                request.labels = tuple(blocks)
+                request.labels = labels
             self.serve(each, public)
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, has_text: bool) -> None:

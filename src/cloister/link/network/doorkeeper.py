@@ -18,7 +18,7 @@ from cloister.link.network.handshake import shape_of
 from cloister.link.network.records import longest_record
 from cloister.link.network.tls import SecureChannel, context_for
 from cloister.link.network.vault_bridge import carry
-from cloister.messages.vault_host_bridge import Accept, Arrived
+from cloister.messages.network_link import Accept, Arrived
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child, die_with_parent, name_process
 from cloister.process.sandbox.resources import close_all_but

@@ -11,7 +11,7 @@ from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address
 from cloister.link.network.records import HANDSHAKE, KIND, kind_of
 from cloister.link.network.tls import SecureChannel
-from cloister.messages.between_bridges import (
+from cloister.messages.network_link import (
     MAX_DOCUMENT_BYTES,
     MAX_PART_BYTES,
     EvidencePart,

@@ -2,6 +2,7 @@
 It acts as the vault on a local link. Prompts pass through it unread; it overwrites the buffers that held one."""
 
 import socket
+from dataclasses import dataclass
 
 from cloister.errors import CloisterError, ProtocolError, VaultLost
 from cloister.link.network.address import Address
@@ -9,10 +10,16 @@ from cloister.link.network.confine import confine, run_bridge
 from cloister.link.network.handshake import ask_for_evidence, ask_for_vault, shape_of
 from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, VaultEnd, kind_of, longest_record
 from cloister.link.network.tls import SecureChannel, establish
-from cloister.messages.between_bridges import MAX_PART_BYTES, Credentials
-from cloister.messages.controller_bridge import AskVaultHost, Connect, ToServerBridge, VaultHostShown
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
+from cloister.messages.network_link import (
+    MAX_PART_BYTES,
+    AskVaultHost,
+    Connect,
+    Credentials,
+    ToServerBridge,
+    VaultHostShown,
+)
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 
@@ -74,11 +81,11 @@ def _refuse(control: socket.socket, reason: CloisterError) -> None:
     control.sendall(encode_frame((start_failed(reason, "The vault host cannot be used"),)))
 
 
+@dataclass(eq=False, repr=False)
 class ServerBridge:
-    def __init__(self, control: socket.socket, link: VaultEnd, channel: SecureChannel) -> None:
-        self._control = control
-        self._link = link
-        self._channel = channel
+    _control: socket.socket
+    _link: VaultEnd
+    _channel: SecureChannel
 
     def questions(self) -> None:
         while (question := self._link.next_question()) is not None:

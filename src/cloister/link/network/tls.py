@@ -15,7 +15,7 @@ from hashlib import sha256
 from time import monotonic
 
 from cloister.errors import ProtocolError
-from cloister.messages.between_bridges import Credentials
+from cloister.messages.network_link import Credentials
 
 PROTOCOL = "cloister-link/3"
 MAX_RECORD_BYTES = 16 * 1024 * 1024  # no channel may be made for longer records than this

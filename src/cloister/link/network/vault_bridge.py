@@ -4,6 +4,7 @@ It acts as the service on a new vault's link, and as the controller on its contr
 import select
 import socket
 from contextlib import suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 import msgspec
@@ -13,10 +14,17 @@ from cloister.link.network.confine import confine
 from cloister.link.network.handshake import check_request, grant_vault, next_request, shape_of, show_evidence
 from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of
 from cloister.link.network.tls import CutOff, SecureChannel
-from cloister.messages.between_bridges import EvidenceRequest
 from cloister.messages.controller_vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.vault_host_bridge import Accept, Admitted, HostEvidence, ToVaultBridge, UseVault, WantEvidence
+from cloister.messages.network_link import (
+    Accept,
+    Admitted,
+    EvidenceRequest,
+    HostEvidence,
+    ToVaultBridge,
+    UseVault,
+    WantEvidence,
+)
 from cloister.process.blocking import BlockingEndpoint
 
 RECEIVE_BYTES = 1 << 18
@@ -46,13 +54,13 @@ def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
     confine(loops, keep, allow_degraded=order.allow_degraded)
 
 
+@dataclass(eq=False, repr=False)
 class VaultBridge:
-    def __init__(self, host: socket.socket, vault: socket.socket, link: ServiceEnd, channel: SecureChannel) -> None:
-        self._host = host
-        self._vault = vault
-        self._link = link
-        self._channel = channel
-        self._unsent: SimpleQueue[bytes] = SimpleQueue()
+    _host: socket.socket
+    _vault: socket.socket
+    _link: ServiceEnd
+    _channel: SecureChannel
+    _unsent: SimpleQueue[bytes] = field(default_factory=SimpleQueue)
 
     def from_server(self) -> None:
         """A server kills what it no longer needs, so most sessions end in a cut line: it is not reported."""
