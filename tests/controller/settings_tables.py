@@ -1,4 +1,4 @@
-"""Of every setting why evidence has it (MATTERS), or why it does not have to."""
+"""The reason why evidence has a setting (MATTERS), or need not have it."""
 
 MATTERS = {
     "controller.allow_degraded_sandbox": "what confines the processes that hold prompts may be missing",

@@ -113,6 +113,9 @@ class Shows:
     async def show(self, nonce: bytes) -> GpuEvidence | None:
         return None if self.shown is None else GpuEvidence("report", self.shown)
 
+    async def close(self) -> None:
+        pass
+
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Release:

@@ -1,5 +1,5 @@
 """Which settings evidence includes: those that decide where prompts go and which processes and users may see them.
-tests/controller/settings_tables.py says of every setting why it matters or not: one in neither table fails a test."""
+tests/controller/settings_tables.py has the reason for every setting: one in neither table fails a test."""
 
 from math import ceil
 

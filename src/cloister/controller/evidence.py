@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -27,7 +27,6 @@ from cloister.attest.machine import find_attester
 from cloister.config import ControllerSettings, VaultHostSettings, cache_folder
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.requests import Frontend
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
@@ -40,6 +39,10 @@ from cloister.transparency.proof import find_release as published_at
 MAX_WAITING = 256
 DEVELOPMENT = "development-log"
 ReachVaultHosts = Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]]  # their evidence over a nonce, by address
+
+
+class Asker(Protocol):
+    def send(self, message: msgspec.Struct) -> None: ...
 
 
 class EvidenceMaker:
@@ -85,11 +88,11 @@ class EvidenceMaker:
         if self._gpus is not None:
             await self._gpus.start()
 
-    def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
+    def answer(self, asker: Asker, asked: AskEvidence) -> None:
         if len(self._answering) >= self._most:
-            frontend.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
+            asker.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
             return
-        task = asyncio.create_task(self._answer(frontend, asked))
+        task = asyncio.create_task(self._answer(asker, asked))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -144,14 +147,14 @@ class EvidenceMaker:
             gpu=gpu,
         )
 
-    async def _answer(self, frontend: Frontend, asked: AskEvidence) -> None:
+    async def _answer(self, asker: Asker, asked: AskEvidence) -> None:
         try:
             document = write_evidence(await self.evidence(asked.nonce, asked.since))
-            frontend.send(Evidence(asked.request_id, document))
+            asker.send(Evidence(asked.request_id, document))
         except CloisterError as reason:
-            frontend.send(failed(asked.request_id, reason))
+            asker.send(failed(asked.request_id, reason))
         except Exception as wrong:
-            frontend.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
+            asker.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
 
 
 def now_ms() -> int:

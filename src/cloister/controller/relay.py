@@ -24,14 +24,7 @@ from cloister.controller.verification import Verification
 from cloister.controller.views import Views
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
 from cloister.levels import LEVELS, Decodes, LevelName, Reader
-from cloister.messages.controller_frontend import (
-    Ask,
-    AskView,
-    EndSession,
-    KeyEntry,
-    Serving,
-    SubmitTokens,
-)
+from cloister.messages import controller_frontend as wire
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.controller_service import ForgetTenant, Paused
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
@@ -40,7 +33,7 @@ from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
 from cloister.verify_mode import VerifyMode
 
-Asking = TypeVar("Asking", Ask, SubmitTokens)
+Asking = TypeVar("Asking", wire.Ask, wire.SubmitTokens)
 UNTRIED = ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
 FAILED = ServiceUnavailable(
     "The server's own test of this level failed.",
@@ -88,7 +81,7 @@ class Relay:
         settings: ControllerSettings,
         cores: int,
         lock: Callable[[SealedPrompt, str], LockedPrompt],
-        offered: Serving | None = None,
+        offered: wire.Serving | None = None,
     ) -> None:
         self._lock, self.offered, serving = lock, offered, self.serving
         self._frontends = Frontends()
@@ -121,7 +114,7 @@ class Relay:
     def service(self) -> Service | None:
         return self._node.service
 
-    def serving(self) -> Serving:
+    def serving(self) -> wire.Serving:
         if self.offered is None:
             raise ServiceUnavailable("The service is not up yet.")
         return self.offered
@@ -148,9 +141,9 @@ class Relay:
 
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
-            case SubmitTokens():
+            case wire.SubmitTokens():
                 self._ask(self._renumbered(number, message))
-            case Ask():
+            case wire.Ask():
                 self._ask(self._renumbered(number, message))
             case AskSealed(ask=ask):
                 self._ask(self._renumbered(number, ask), message.prompt)
@@ -163,9 +156,9 @@ class Relay:
                     service.ask_stats(lambda stats: self._send_stats(number, stats))
                 else:
                     self._send_stats(number, Stats(up=False))
-            case AskView():
+            case wire.AskView():
                 self._frontends.tell(self.views.of(wide(number, message.request_id)))
-            case EndSession():
+            case wire.EndSession():
                 key = SessionKey.of(message.tenant, message.group, message.session, keep=True)
                 self.sessions.end_named(key)
                 self.views.forget(lambda _, last: last.session == key)
@@ -174,7 +167,7 @@ class Relay:
             case _:
                 raise ProtocolError("A frontend sent a message out of turn.")
 
-    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
+    def admit(self, keys: tuple[wire.KeyEntry, ...]) -> None:
         """Of a tenant that lost its last key nothing is kept."""
         tenants = frozenset(key.tenant for key in keys)
         self.sharing.admit(keys)
@@ -202,15 +195,15 @@ class Relay:
             raise ProtocolError("A frontend sent a message out of turn.")
         return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
 
-    def _ask(self, message: Ask | SubmitTokens, sealed: SealedPrompt | None = None) -> None:
+    def _ask(self, message: wire.Ask | wire.SubmitTokens, sealed: SealedPrompt | None = None) -> None:
         try:
             self.availability.check(message.level, frontend_of(message.request_id))
             match self.routes.get(message.level), message:
-                case OpenRoute() as route, SubmitTokens():
+                case OpenRoute() as route, wire.SubmitTokens():
                     route.submit(message)
-                case VaultRoute(), Ask():
+                case VaultRoute(), wire.Ask():
                     self._queue.enter(self._pending(message, sealed))
-                case ExternalRoute() as route, Ask():
+                case ExternalRoute() as route, wire.Ask():
                     route.ask(self._pending(message, sealed))
                 case _:
                     raise LevelUnavailable(f"This server does not offer the level {message.level}.", param="protection")
@@ -218,7 +211,7 @@ class Relay:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
 
-    def _pending(self, ask: Ask, sealed: SealedPrompt | None) -> PendingRequest:
+    def _pending(self, ask: wire.Ask, sealed: SealedPrompt | None) -> PendingRequest:
         return PendingRequest(ask, ask.prompt if sealed is None else self._lock(sealed, ask.group or ask.tenant))
 
     def _assign(self, asked: PendingRequest) -> None:

@@ -14,17 +14,8 @@ from cloister.controller.routes.base import Node
 from cloister.controller.sessions import Session, Sessions
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, VaultLost
+from cloister.messages import controller_vault as wire
 from cloister.messages.controller_frontend import Ask
-from cloister.messages.controller_vault import (
-    AssignPrompt,
-    CoresDone,
-    LinkBroken,
-    Prefilled,
-    PromptAccepted,
-    Release,
-    Verified,
-    WantCores,
-)
 from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import ExtraAnswer, SamplingParams
@@ -53,10 +44,10 @@ class PendingRequest:
         return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
 
     @property
-    def assignment(self) -> AssignPrompt:
+    def assignment(self) -> wire.AssignPrompt:
         (first, params), *others = self.params.items()
         also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
-        return AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
+        return wire.AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
 
 
 class VaultQueue:
@@ -140,7 +131,7 @@ class VaultQueue:
 
 def _may_say(request: Request, message: msgspec.Struct) -> bool:
     """A vault that verifies what the service claims may also say that it cannot."""
-    if isinstance(message, Verified):
+    if isinstance(message, wire.Verified):
         return request.holder == "service"
     return request.holder == "vault" or (isinstance(message, Failed) and request.verified)
 
@@ -213,19 +204,19 @@ class VaultSide:
 
     def _handle(self, vault: Vault, message: msgspec.Struct) -> None:
         match message:
-            case WantCores():
+            case wire.WantCores():
                 session = self.sessions.of_vault(vault)
                 owner = session.key.owner if session else ""
                 self._core_lease.want(vault.number, vault, message.tokens, owner, reading=message.reading)
-            case CoresDone():
+            case wire.CoresDone():
                 self._core_lease.done(vault.number)
-            case LinkBroken():
+            case wire.LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
-            case PromptAccepted() | Prefilled() | Verified() | Tokens() | Failed():
+            case wire.PromptAccepted() | wire.Prefilled() | wire.Verified() | Tokens() | Failed():
                 request = self._node.requests.get(message.request_id)
                 if request is None:  # cancelled a moment ago
-                    if isinstance(message, Prefilled):
-                        vault.send(Release(message.request_id))
+                    if isinstance(message, wire.Prefilled):
+                        vault.send(wire.Release(message.request_id))
                 elif request.session is None or request.session.vault is not vault or not _may_say(request, message):
                     raise ProtocolError("A vault speaks of a request it does not have.")
                 else:

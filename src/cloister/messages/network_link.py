@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.controller_vault import CoresDone, WantCores
+from cloister.messages.generation import Failed
 from cloister.messages.types import Digest, Message, SilentRepr
 
 Role = Literal["server", "vault_host"]  # the server connects, the vault host listens
@@ -108,17 +110,5 @@ class UseVault(Message, frozen=True):
     """Vault host → vault bridge, with the service's two descriptors of a link and the control socket of a new vault."""
 
 
-class WantEvidence(Message, frozen=True):
-    """Vault bridge → vault host: the peer asks for this machine's evidence."""
-
-    nonce: Digest
-
-
-class HostEvidence(Message, frozen=True):
-    """Vault host → vault bridge: the document, for the peer."""
-
-    document: Annotated[bytes, Meta(max_length=MAX_DOCUMENT_BYTES)]
-
-
-ToVaultBridge = UseVault | HostEvidence
-FromVaultBridge = Admitted | WantEvidence | WantCores | CoresDone
+ToVaultBridge = UseVault | Evidence | Failed
+FromVaultBridge = Admitted | AskEvidence | WantCores | CoresDone

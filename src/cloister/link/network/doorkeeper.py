@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import suppress
 from typing import NoReturn
 from weakref import WeakSet
 
@@ -56,12 +55,7 @@ class Doorkeeper:
         loop = asyncio.get_running_loop()
         proved, received = False, b""
         while not proved:
-            try:
-                proved = channel.advance(received)
-            except ProtocolError:
-                with suppress(OSError):
-                    connection.send(channel.unsent())  # the alert that says why
-                raise
+            proved = channel.advance(received)
             await loop.sock_sendall(connection, channel.unsent())
             if not proved and not (received := await loop.sock_recv(connection, READ_BYTES)):
                 raise ProtocolError("A peer hung up before it had proved itself.")

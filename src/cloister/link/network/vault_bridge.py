@@ -14,36 +14,33 @@ from cloister.link.network.confine import confine
 from cloister.link.network.handshake import check_request, grant_vault, next_request, shape_of, show_evidence
 from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of
 from cloister.link.network.tls import CutOff, SecureChannel
+from cloister.messages import network_link as wire
+from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.controller_vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.network_link import (
-    Accept,
-    Admitted,
-    EvidenceRequest,
-    HostEvidence,
-    ToVaultBridge,
-    UseVault,
-    WantEvidence,
-)
+from cloister.messages.generation import Failed
+from cloister.messages.lifecycle import raised
 from cloister.process.blocking import BlockingEndpoint
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
 
 
-def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
-    line: BlockingEndpoint[UseVault | HostEvidence] = BlockingEndpoint(host, ToVaultBridge)
-    while isinstance(asked := next_request(channel), EvidenceRequest):
-        line.send(WantEvidence(asked.nonce))
+def carry(host: socket.socket, channel: SecureChannel, order: wire.Accept) -> None:
+    line: BlockingEndpoint[wire.UseVault | Evidence | Failed] = BlockingEndpoint(host, wire.ToVaultBridge)
+    while isinstance(asked := next_request(channel), wire.EvidenceRequest):
+        line.send(AskEvidence(0, asked.nonce))
         shown = line.next()
-        if not isinstance(shown, HostEvidence):
+        if isinstance(shown, Failed):
+            raise raised(shown)
+        if not isinstance(shown, Evidence):
             return
         show_evidence(channel, shown.document)
     if asked is None:
         return
     check_request(channel, asked, order.request)
-    line.send(Admitted())
-    if not isinstance(line.next(), UseVault):
+    line.send(wire.Admitted())
+    if not isinstance(line.next(), wire.UseVault):
         return
     question, answer, control = line.take_descriptors(3)
     vault = socket.socket(fileno=control)
