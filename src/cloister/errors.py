@@ -91,8 +91,8 @@ class NotPermitted(CloisterError, code="insufficient_permissions"):
 class QueueFull(CloisterError, code="queue_full"):
     """Too many requests wait already; `retry_after` seconds is an honest guess."""
 
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, hint: str | None = None, retry_after: int = 1) -> None:
+        super().__init__(message, hint=hint)
         self.retry_after = retry_after
 
 
@@ -174,12 +174,12 @@ class MessageExpired(ChannelBroken, code="message_expired"):
 def error_from_code(
     code: str, message: str, *, hint: str | None = None, retry_after: int = 1, param: str | None = None
 ) -> CloisterError:
-    if code == QueueFull.code:
-        return QueueFull(message, retry_after=retry_after)
-    if code == StartingUp.code:
-        return StartingUp(message, hint=hint, retry_after=retry_after)
-    kind = _BY_CODE.get(code, CloisterError)
-    return kind(message, param=param, hint=hint) if issubclass(kind, InvalidRequest) else kind(message, hint=hint)
+    error = _BY_CODE.get(code, CloisterError)(message, hint=hint)
+    if isinstance(error, InvalidRequest):
+        error.param = param
+    if isinstance(error, QueueFull | StartingUp):
+        error.retry_after = retry_after
+    return error
 
 
 def _family(kind: type[CloisterError]) -> dict[str, type[CloisterError]]:

@@ -22,18 +22,9 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def uses_mps(self) -> bool:
-        """A signal that kills one client while its kernel runs ends all of them."""
+        """A signal that kills one client while its kernel runs ends all of them. Links are on the device, in the
+        service's memory, made before a vault is forked: a sealed process can map no more of it."""
         return self.attention_processes > 0
-
-    @property
-    def links_on_device(self) -> bool:
-        """Mailboxes and arenas exist before a vault is forked: a sealed process can map no more device memory."""
-        return self.uses_mps
-
-    @property
-    def ends_with_service(self) -> bool:
-        """Links were in the service's memory, and a fault of the device is over only when all clients have left."""
-        return self.uses_mps
 
     def answers(self, role: Role) -> bool:
         return role == ("attention" if self.uses_mps else "vault")

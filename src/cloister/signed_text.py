@@ -1,9 +1,11 @@
 """An operator's file under an Ed25519 signature (a signed note), read again when it changes. If the file is missing,
 broken, or not signed by the operator's key, what it said before stays in force."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from cloister.errors import CloisterError, SetupError
 from cloister.files import read_bounded
@@ -38,6 +40,13 @@ class SignedText:
         self.trouble = None
         changed, self.text = text != self.text, text
         return changed
+
+    async def watch(self, every_s: float, then: Callable[[str], None]) -> NoReturn:
+        """`then` gets each new text."""
+        while True:
+            await asyncio.sleep(every_s)
+            if self.reload():
+                then(self.text)
 
     def _read(self) -> str:
         return read_signed(self._path, self._key, self._check, most=self._most, hint=self._hint)

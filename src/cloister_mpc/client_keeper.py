@@ -59,7 +59,7 @@ class MpcRoute(ExternalRoute):
                 raise LevelUnavailable("This server does not offer the level mpc.", param="protection")
             self.client.assign(asked.assignment)
         except CloisterError as reason:
-            for request_id in asked.seeds:
+            for request_id in asked.params:
                 self.node.requests.refuse(request_id, reason)
         else:
             for request_id, params in asked.params.items():

@@ -17,7 +17,6 @@ from cloister.errors import ProtocolError
 from cloister.messages.controller_attention import AttentionReady, ClearSlot, FromAttention, SlotCleared
 from cloister.messages.controller_service import LinkSlot
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.types import VERSION
 
 
 class NotingHost(AttentionHost):
@@ -93,7 +92,7 @@ def test_memory_is_handed_out_before_anything_waits_to_be_asked() -> None:
 def test_it_lends_a_place_each_clears_what_it_is_told_and_leaves_when_hung_up_on() -> None:
     running = Running()
     messages, memories = running.handle(3)
-    assert messages == [LinkSlot(0), LinkSlot(1), AttentionReady(VERSION)] and len(memories) == 2
+    assert messages == [LinkSlot(0), LinkSlot(1), AttentionReady()] and len(memories) == 2
     running.send(ClearSlot(1))
     assert running.handle(1)[0] == [SlotCleared(1)] and running.host.noted == [1]
     running.ours.shutdown(socket.SHUT_RDWR)

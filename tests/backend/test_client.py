@@ -18,7 +18,6 @@ from cloister.messages.controller_frontend import (
     Ask,
     AskView,
     EndSession,
-    Examine,
     KeyEntry,
     Serving,
     StartFrontend,
@@ -27,7 +26,7 @@ from cloister.messages.controller_frontend import (
 )
 from cloister.messages.controller_gateway import FromGateway
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
-from cloister.messages.types import VERSION, SamplingParams
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import SERVING, Peer
 
 PARAMS = SamplingParams(max_tokens=4)
@@ -45,7 +44,7 @@ async def played() -> AsyncIterator[Played]:
     ours, theirs = socket.socketpair()
     controller = Peer(theirs, FromGateway)
     client = await ControllerClient.connect(ours)
-    controller.say(StartFrontend(VERSION, b"{}", "m", "/m", 1), SERVING)
+    controller.say(StartFrontend(b"{}", "m", "/m", 1), SERVING)
     await client.serving
     yield Played(client, controller)
     await client.close()
@@ -216,10 +215,9 @@ async def test_when_the_controller_goes_everything_ends(played: Played) -> None:
 async def test_answers_to_one_prompt_wait_for_one_reading_of_it(played: Played) -> None:
     job = OpenJob((1, 2), level="shared", text="text", ends=(4,))
     asking = asyncio.create_task(played.client.generate_all("ann", job, [PARAMS] * 3))
-    submits = [await played.controller.next(SubmitTokens) for _ in range(3)]
-    assert all(submit.examined for submit in submits)
-    first, *others = (submit.request_id for submit in submits)
-    assert await played.controller.next(Examine) == Examine(first, "text", (4,), tuple(others))
+    submit = await played.controller.next(SubmitTokens)
+    assert len({submit.request_id, *(each.request_id for each in submit.also)}) == 3
+    assert (submit.text, submit.ends) == ("text", (4,))
     asking.cancel()
 
 

@@ -39,7 +39,7 @@ from cloister.process.endpoint import Endpoint
 Kind = TypeVar("Kind")
 VOCABULARY = 100
 PARAMS = SamplingParams(max_tokens=8)
-SERVING = Serving(VERSION, VOCABULARY, 512, 64, 16, "fake", levels=("open", "partitioned", "obfuscated", "isolated"))
+SERVING = Serving(VOCABULARY, 512, 64, 16, "fake", levels=("open", "partitioned", "obfuscated", "isolated"))
 
 
 class Inbox:
@@ -88,7 +88,7 @@ class FakeService(Peer):
         self.stats = Stats(running=1, prompt_tokens=10, output_tokens=20)
         self.descriptors: list[int] = []
         self.slots: dict[int, int] = {}
-        self.say(Ready(VERSION, VOCABULARY, 512, 64, 16, "fake"))
+        self.say(Ready(VOCABULARY, 512, 64, 16, "fake"))
 
     def put(self, message: msgspec.Struct) -> None:
         """Links and the cores are answered as a real service does; the rest is for the test."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from typing import Any
 
 from cloister.messages.controller_detector import (
@@ -24,7 +25,6 @@ from cloister.messages.controller_detector import (
 )
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.lifecycle import Ping, Pong
-from cloister.messages.types import VERSION
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ known: list[str] = []
 def replies(message: Any) -> list[Any]:
     match message:
         case StartDetector():
-            return [DetectorReady(VERSION, 1)]
+            return [DetectorReady()]
         case Ping():
             return [Pong()]
         case LoadRules():
@@ -55,7 +55,7 @@ def replies(message: Any) -> list[Any]:
         case Classify(text="die"):
             os._exit(1)
         case Classify(text="hang"):
-            return []
+            time.sleep(600)
         case Classify(text="lie"):
             return [labels(message.request_id, bytes([Label.PRIVATE, Label.PUBLIC]))]
         case Classify(text="short"):

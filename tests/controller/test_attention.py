@@ -23,7 +23,6 @@ from cloister.messages.controller_attention import AttentionReady, ClearSlot, Sl
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.controller_service import LinkSlot
 from cloister.messages.generation import Ready
-from cloister.messages.types import VERSION
 from cloister.placement import Placement
 from cloister.process.child import Child
 from tests.controller.fakes import Peer
@@ -40,7 +39,7 @@ class FakeAttention(Peer):
             memory = os.memfd_create("arena")
             self.channel.send(LinkSlot(slot), (memory,))
             os.close(memory)
-        self.say(AttentionReady(VERSION))
+        self.say(AttentionReady())
 
 
 class ForkServer:
@@ -136,7 +135,7 @@ async def test_memory_that_is_lent_later_is_not_taken() -> None:
     node.close()
 
 
-@pytest.mark.parametrize("said", [SlotCleared(0), AttentionReady(VERSION), None])
+@pytest.mark.parametrize("said", [SlotCleared(0), AttentionReady(), None])
 async def test_one_that_ends_or_speaks_out_of_turn_is_told_and_clears_nothing_more(said: msgspec.Struct | None) -> None:
     node = Node()
     await node.all.ready(5)
@@ -155,7 +154,7 @@ async def test_one_that_ends_or_speaks_out_of_turn_is_told_and_clears_nothing_mo
 def test_prompts_are_hidden_among_others_wherever_they_are_partitioned(placement: Placement) -> None:
     compute: Any = SimpleNamespace(
         preloaded=Preloaded(4, 64, 2, partitionable=True, placement=placement),
-        ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
+        ready=Ready(300, 512, 64, 16, "cuda"),
     )
     relay = MagicMock()
     Offer(Settings(), relay, compute, "not here").service_up()

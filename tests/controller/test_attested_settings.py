@@ -10,16 +10,10 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from cloister.config import Settings, VaultHostSettings
-from cloister.controller.attested_settings import (
-    HOST_IRRELEVANT,
-    HOST_MATTERS,
-    IRRELEVANT,
-    MATTERS,
-    attested_host_settings,
-    attested_settings,
-)
+from cloister.controller.attested_settings import attested_host_settings, attested_settings
 from cloister.errors import SetupError
 from cloister_mpc.config import PartiesConfig, PartyPlace, config_text
+from tests.controller.settings_tables import HOST_IRRELEVANT, HOST_MATTERS, IRRELEVANT, MATTERS
 
 OUTPOST = VaultHostSettings(listen="127.0.0.1:0", key_file=Path("key"))
 
@@ -41,7 +35,7 @@ def test_every_setting_is_in_one_table(
     model: type[BaseModel], matters: dict[str, str], irrelevant: dict[str, str]
 ) -> None:
     assert not matters.keys() & irrelevant.keys()
-    assert names(model) == matters.keys() | irrelevant.keys(), "say in attested_settings.py whether it matters, and why"
+    assert names(model) == matters.keys() | irrelevant.keys(), "say in settings_tables.py whether it matters, and why"
     assert all({**matters, **irrelevant}.values())
 
 

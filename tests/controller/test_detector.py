@@ -12,13 +12,18 @@ from pathlib import Path
 import pytest
 
 from cloister.controller import detector as module
-from cloister.controller.detector import HELD_BACK, BlockLabel, DetectorKeeper
+from cloister.controller.detector import DetectorKeeper
 from cloister.detection.signed_rules import SignedRules, sign_rules
-from cloister.messages.controller_detector import Category, Label
+from cloister.messages.controller_detector import Category, Label, Labels
+from cloister.process.watchdog import SILENT, Patience
 from cloister.transparency.note import SigningKey
 
 STUB = "tests.controller.stub_detector"
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
+
+
+Block = tuple[int, int, int]
+HELD_BACK: Block = (Label.PRIVATE, 0, Category.NONE)
 
 
 class Answers:
@@ -28,23 +33,22 @@ class Answers:
         self,
         name: str = STUB,
         *,
-        answer_s: float = 20.0,
         rules: SignedRules | None = None,
     ) -> None:
-        self.got: dict[int, tuple[BlockLabel, ...]] = {}
+        self.got: dict[int, tuple[Block, ...]] = {}
         self.new = asyncio.Event()
-        self.keeper = DetectorKeeper(self.take, module=name, answer_s=answer_s, rules=rules, allow_degraded=True)
+        self.keeper = DetectorKeeper(self.take, module=name, rules=rules, allow_degraded=True)
         self.keeper.start()
 
-    def take(self, request_id: int, labels: tuple[BlockLabel, ...]) -> None:
-        assert request_id not in self.got, "answered twice"
-        self.got[request_id] = labels
+    def take(self, message: Labels) -> None:
+        assert message.request_id not in self.got, "answered twice"
+        self.got[message.request_id] = tuple(zip(message.labels, message.tiers, message.categories, strict=True))
         self.new.set()
 
     async def up(self) -> None:
         await asyncio.wait_for(self.keeper.up.wait(), 240)
 
-    async def of(self, request_id: int) -> tuple[BlockLabel, ...]:
+    async def of(self, request_id: int) -> tuple[Block, ...]:
         async with asyncio.timeout(240):
             while request_id not in self.got:
                 self.new.clear()
@@ -69,8 +73,7 @@ async def test_labels_come_back_and_texts_before_it_is_up_are_held_back(answers:
     assert await answers.of(1) == (HELD_BACK, HELD_BACK)
     await answers.up()
     answers.keeper.classify(2, "public", (3, 6))
-    assert [label.label for label in await answers.of(2)] == [Label.PUBLIC, Label.PUBLIC]
-    assert answers.keeper.held_back == 1
+    assert [label for label, _, _ in await answers.of(2)] == [Label.PUBLIC, Label.PUBLIC]
 
 
 @pytest.mark.parametrize("text", ["die", "lie", "short", "stranger"])
@@ -82,7 +85,7 @@ async def test_one_that_dies_or_lies_costs_hits_and_is_started_again(
     assert await answers.of(1) == (HELD_BACK, HELD_BACK)
     await answers.up()
     answers.keeper.classify(3, "public", (6,))
-    assert [label.label for label in await answers.of(3)] == [Label.PUBLIC]
+    assert [label for label, _, _ in await answers.of(3)] == [Label.PUBLIC]
     assert answers.keeper.supervisor.restarts == 1 and "stay private" in caplog.text
     assert text not in caplog.text
 
@@ -90,19 +93,20 @@ async def test_one_that_dies_or_lies_costs_hits_and_is_started_again(
 async def test_it_knows_the_templates_openings_also_when_it_was_started_again(answers: Answers) -> None:
     await answers.up()
     answers.keeper.classify(1, "opening", (7,))
-    assert (await answers.of(1))[0].label is Label.PRIVATE
+    assert (await answers.of(1))[0][0] == Label.PRIVATE
     answers.keeper.know(("opening",))
     answers.keeper.classify(2, "opening", (7,))
-    assert (await answers.of(2))[0].label is Label.PUBLIC
+    assert (await answers.of(2))[0][0] == Label.PUBLIC
     answers.keeper.classify(3, "die", (3,))
     assert await answers.of(3) == (HELD_BACK,)
     await answers.up()
     answers.keeper.classify(4, "opening", (7,))
-    assert (await answers.of(4))[0].label is Label.PUBLIC
+    assert (await answers.of(4))[0][0] == Label.PUBLIC
 
 
-async def test_one_that_hangs_is_ended() -> None:
-    answers = Answers(answer_s=0.3)
+async def test_one_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SILENT, "detector", Patience(0.3, ask_every_s=0.1))
+    answers = Answers()
     await answers.up()
     before = answers.keeper.pid
     answers.keeper.classify(1, "hang", (4,))
@@ -155,8 +159,8 @@ async def test_the_detector_itself_is_sealed_and_labels() -> None:
     text = clean + "My mail is sunny@example.org. Thank you very much."
     answers.keeper.classify(1, text, (len(clean), len(clean) + 29, len(text)))
     labels = await answers.of(1)
-    assert [label.label for label in labels] == [Label.PUBLIC, Label.PRIVATE, Label.PRIVATE]
-    assert [label.category for label in labels][1:] == [Category.ACCOUNT, Category.INHERITED]
+    assert [label for label, _, _ in labels] == [Label.PUBLIC, Label.PRIVATE, Label.PRIVATE]
+    assert [category for _, _, category in labels][1:] == [Category.ACCOUNT, Category.INHERITED]
     assert answers.keeper.pid is not None
     os.kill(answers.keeper.pid, signal.SIGKILL)
     async with asyncio.timeout(240):

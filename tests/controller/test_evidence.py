@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -59,10 +59,10 @@ class Office:
 
 
 @pytest.fixture
-def office(release: Release) -> Iterator[Office]:
+async def office(release: Release) -> AsyncIterator[Office]:
     office = Office(release)
     yield office
-    office.evidence_maker.close()
+    await office.evidence_maker.close()
 
 
 async def test_the_report_is_over_the_nonce_and_all_that_matters(office: Office, release: Release) -> None:
@@ -93,7 +93,7 @@ async def test_evidence_follows_the_channel_key(release: Release) -> None:
     office.keys.renew()
     after = await office.evidence()
     assert before.channel_key != after.channel_key == office.keys.public
-    office.evidence_maker.close()
+    await office.evidence_maker.close()
 
 
 class Slow:
@@ -124,7 +124,7 @@ async def test_slow_firmware_holds_nobody_up_and_only_so_many_wait(release: Rele
     assert (evidence.tee, evidence.certificates, evidence.collateral) == ("sev-snp", (b"certificate",), b"collateral")
     assert evidence.report_data(bytes(32)) == slow.asked[0]
     await office.frontend.next(Evidence)
-    office.evidence_maker.close()
+    await office.evidence_maker.close()
 
 
 @pytest.mark.parametrize("error", [SetupError("The firmware gave no report."), RuntimeError("with something in it")])
@@ -138,7 +138,7 @@ async def test_a_report_that_cannot_be_had_is_an_error_of_its_own(release: Relea
     failed = await office.frontend.next(Failed)
     assert failed.code == ("setup_error" if isinstance(error, SetupError) else "internal_error")
     assert "something" not in failed.message
-    office.evidence_maker.close()
+    await office.evidence_maker.close()
 
 
 # ---- which release

@@ -94,7 +94,7 @@ class Office:
         try:
             return await self.maker.evidence(nonce)
         finally:
-            self.maker.close()
+            await self.maker.close()
 
     def verify(self, evidence: NodeEvidence, gpus: list[MadeGpu], nonce: bytes = NONCE) -> Verdict:
         with pytest.MonkeyPatch.context() as patch:
@@ -112,6 +112,9 @@ class Shows:
 
     async def show(self, nonce: bytes) -> GpuEvidence | None:
         return None if self.shown is None else GpuEvidence("report", self.shown)
+
+    async def close(self) -> None:
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +284,7 @@ async def test_gpus_that_stop_being_confidential_leave_no_evidence(
     driver.gpus.pop()
     with pytest.raises(SetupError, match="had 2 GPUs"):
         await keeper.show(NONCE)
-    office.maker.close()
+    await office.maker.close()
 
 
 async def test_a_driver_that_hangs_or_crashes_costs_an_answer_and_no_more(driver: Driver) -> None:

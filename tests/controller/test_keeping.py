@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cloister.controller import views
-from cloister.messages.controller_frontend import Ask, Examine, SubmitTokens
+from cloister.messages.controller_frontend import Ask, SubmitTokens
 from cloister.messages.controller_service import Generate
 from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
 from cloister.messages.generation import Accepted, Tokens
@@ -72,13 +72,12 @@ async def test_a_prompt_that_the_service_gets_whole_is_held_while_its_request_la
 
 async def test_a_text_for_the_detector_is_not_held_once_it_was_passed_on(node: Node) -> None:
     passed: list[str] = []
-    node.relay.labels.examine = lambda request_id, text, ends: passed.append(text)
-    node.send(SubmitTokens(5, "ann", PROMPT, PARAMS, level="shared", examined=True))
-    node.send(Examine(5, TEXT, (len(TEXT),)))
+    node.relay.shared.examine = lambda request_id, text, ends: passed.append(text)
+    node.send(SubmitTokens(5, "ann", PROMPT, PARAMS, level="shared", text=TEXT, ends=(len(TEXT),)))
     assert passed == [TEXT]
     passed.clear()
     assert not holds(node, TEXT)
-    node.relay.labels.stash = TEXT  # type: ignore[attr-defined]
+    node.relay.shared.stash = TEXT  # type: ignore[attr-defined]
     assert holds(node, TEXT), "the search finds what is there"
 
 

@@ -13,7 +13,6 @@ from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.generation import Ready
-from cloister.messages.types import VERSION
 from tests.controller.fakes import nothing_is_sealed
 
 
@@ -32,7 +31,7 @@ def test_first_tokens_lie_on_a_grid_where_tenants_with_keys_share(
 ) -> None:
     settings = Settings(gateway=GatewaySettings(keys_file=keys), controller=controller)
     compute: Any = SimpleNamespace(
-        preloaded=Preloaded(4, 64, 2, partitionable=True), ready=Ready(VERSION, 300, 512, 64, 16, "cpu")
+        preloaded=Preloaded(4, 64, 2, partitionable=True), ready=Ready(300, 512, 64, 16, "cpu")
     )
     relay = Relay(controller, 1, nothing_is_sealed)
     Offer(settings, relay, compute, "not here").service_up()

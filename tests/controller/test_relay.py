@@ -9,13 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
-from cloister.controller.detector import HELD_BACK, BlockLabel
 from cloister.controller.relay import Relay
 from cloister.errors import ProtocolError
 from cloister.levels import PolicyName
-from cloister.messages.controller_detector import Category
-from cloister.messages.controller_detector import Label as Verdict
-from cloister.messages.controller_frontend import AskView, EndSession, Examine, SubmitTokens, View
+from cloister.messages.controller_detector import Labels
+from cloister.messages.controller_frontend import AskView, EndSession, SubmitTokens, View
 from cloister.messages.controller_service import (
     DetachLink,
     Generate,
@@ -254,10 +252,9 @@ async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    node.relay.labels.examine = lambda request_id, text, ends: read.append(request_id)
-    node.send(SubmitTokens(7, "ann", tuple(range(40)), PARAMS, level="shared", examined=True))
-    node.send(Examine(7, "text", (4,)))
-    node.relay.labels.labelled(read[0], (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
+    node.relay.shared.examine = lambda request_id, text, ends: read.append(request_id)
+    node.send(SubmitTokens(7, "ann", tuple(range(40)), PARAMS, level="shared", text="text", ends=(4,)))
+    node.relay.shared.labelled(Labels(read[0], b"\2\0", b"\2\0", b"\xff\xff"))
     submit = await node.service.next(Generate)
     assert await node.service.next(PublicPrefix) == PublicPrefix(submit.request_id, 16)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), cached=32, shared=16))

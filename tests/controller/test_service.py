@@ -14,11 +14,10 @@ from cloister.controller.service import Service
 from cloister.errors import CloisterError
 from cloister.messages.controller_service import LinkSlot, ToSealedService, WeightsMemory
 from cloister.messages.generation import Ready
-from cloister.messages.types import VERSION
 from cloister.process.child import Child
 from tests.controller.fakes import Peer
 
-READY = Ready(VERSION, 32, 512, 64, 16, "fake")
+READY = Ready(32, 512, 64, 16, "fake")
 
 
 class ForkServer:

@@ -16,10 +16,9 @@ from cloister.errors import CloisterError, VaultLost
 from cloister.link.memory import LinkShape
 from cloister.link.network.credentials import credentials_from
 from cloister.link.network.handshake import request_for
-from cloister.messages.between_bridges import Credentials
-from cloister.messages.controller_bridge import Connect
 from cloister.messages.frames import FrameReader
 from cloister.messages.lifecycle import StartFailed, why_not_started
+from cloister.messages.network_link import Connect, Credentials
 from tests.attest.statements import statement
 
 MEASUREMENT, FIRST, SECOND = b"m" * 32, b"1" * 32, b"2" * 32

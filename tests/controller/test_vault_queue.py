@@ -28,7 +28,7 @@ class Vaults:
         if not self.free:
             raise QueueFull("none")
         self.free -= 1
-        self.served.append(next(iter(message.seeds)))
+        self.served.append(next(iter(message.params)))
         self.of.append(message.owner)
 
     def queue(self, most: int) -> VaultQueue:

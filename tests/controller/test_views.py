@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from cloister.controller import views
-from cloister.controller.detector import BlockLabel
-from cloister.messages.controller_detector import Category
-from cloister.messages.controller_detector import Label as Verdict
+from cloister.messages.controller_detector import Labels
 from cloister.messages.controller_frontend import Ask, AskView, EndSession, SubmitTokens, View
 from cloister.messages.controller_service import Generate
 from cloister.messages.controller_vault import (
@@ -60,7 +58,9 @@ async def test_the_view_after_the_end_has_the_last_tokens(node: Node, level: str
 @pytest.mark.parametrize("level", ["open", "shared"])
 async def test_nothing_of_a_prompt_that_the_service_was_given_whole_is_kept(node: Node, level: str) -> None:
     number = await begin(node, level)
-    node.relay.labels.labelled(number, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE),))
+    request = node.relay.requests.get(number)
+    assert request is not None
+    request.labels = Labels(number, b"\2", b"\2", b"\xff")
     node.service.say(Accepted(number), Tokens(number, (8,), cached=2, shared=2))
     await settle()
     assert (await view_of(node)).prompt == (1, 2, 3)

@@ -18,7 +18,6 @@ from cloister.messages.controller_detector import (
     StartDetector,
     ToDetector,
 )
-from cloister.messages.types import VERSION
 
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
 
@@ -59,7 +58,7 @@ def test_an_opening_is_nobodys_once_it_is_told() -> None:
     assert list(labeller.classify(ask).labels) == [Label.PUBLIC]
 
 
-@pytest.mark.parametrize("message", [Classify(1, "abc", (2,)), Classify(1, "abc", (2, 1, 3)), StartDetector(VERSION)])
+@pytest.mark.parametrize("message", [Classify(1, "abc", (2,)), Classify(1, "abc", (2, 1, 3)), StartDetector()])
 def test_an_order_that_makes_no_sense_ends_it(labeller: Labeller, message: ToDetector) -> None:
     with pytest.raises(ProtocolError):
         labeller.handle(message)
@@ -73,7 +72,7 @@ def test_what_it_says_has_no_room_for_text_but_before_any_text_came() -> None:
         for name, kind in message.__annotations__.items()
         if "str" in str(kind) or "Name" in str(kind)
     }
-    assert texts == {"StartFailed.code", "StartFailed.message", "StartFailed.hint", "DetectorReady.missing"}
+    assert texts == {"StartFailed.code", "StartFailed.message", "StartFailed.hint"}
 
 
 def test_a_text_is_not_shown_by_its_message() -> None:

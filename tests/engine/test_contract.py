@@ -14,7 +14,7 @@ from cloister.errors import ProtocolError
 from cloister.messages.controller_service import FromSealedService, GeneratePrompt
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Accepted, AskStats, Failed, Ready, Stats, Tokens
-from cloister.messages.types import VERSION, Partition, SamplingParams
+from cloister.messages.types import Partition, SamplingParams
 from cloister.service.process import Service
 from tests.engine.fake_engine import EchoEngine
 from tests.engine.fake_runner import FakeRunner
@@ -106,7 +106,7 @@ def test_labels_and_forgotten_tenants_leave_running_requests_alone(engine: Engin
 def test_the_service_serves_over_any_engine(engine: Engine) -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
-    service = Service(engine, Ready(VERSION, 32, engine.max_context, 64, 16, "fake"))
+    service = Service(engine, Ready(32, engine.max_context, 64, 16, "fake"))
     thread = threading.Thread(target=service.run, args=(theirs,), daemon=True)
     thread.start()
     frames: FrameReader[msgspec.Struct] = FrameReader(FromSealedService)

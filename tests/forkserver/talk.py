@@ -20,7 +20,6 @@ from cloister.messages.controller_forkserver import FromForkServer, Preload, Pre
 from cloister.messages.controller_service import FromSealedService
 from cloister.messages.controller_vault import FromVault
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from tests.forkserver.packed import sealed_once
 
@@ -95,7 +94,7 @@ class Controller:
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         self.line = Line(ours, FromForkServer)
-        order = Preload(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
+        order = Preload(folder.name, str(folder.path), settings.model_dump_json().encode())
         self.line.send(order, descriptors=(weights,))
         os.close(weights)
         self.preloaded = self.line.handle()

@@ -16,7 +16,6 @@ from cloister.forkserver import child
 from cloister.forkserver.child import PreloadedModel
 from cloister.messages.controller_forkserver import Preload
 from cloister.messages.controller_packer import Start
-from cloister.messages.types import VERSION
 from cloister.models.memory_file import create_memory_file, reopen_read_only, seal
 from cloister.models.pack_weights import pack_weights
 from cloister.placement import Role
@@ -55,9 +54,9 @@ def test_a_model_that_is_not_served_stops_the_start(name: str, tmp_path: Path) -
     settings = EngineSettings(dtype="fp32", threads=1).model_dump_json().encode()
     weights = create_memory_file("weights")
     with pytest.raises(ModelUnsupported, match=rf"'{name}' are not served"):
-        pack_weights(Start(VERSION, "tiny", str(tmp_path), settings), weights)
+        pack_weights(Start("tiny", str(tmp_path), settings), weights)
         seal(weights)
-        child.load_model(Preload(VERSION, "tiny", str(tmp_path), settings), reopen_read_only(weights))
+        child.load_model(Preload("tiny", str(tmp_path), settings), reopen_read_only(weights))
 
 
 @pytest.mark.parametrize("can", [True, False])

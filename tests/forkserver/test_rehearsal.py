@@ -28,9 +28,9 @@ from cloister.vault.process import Vault
 path = sys.argv[1]
 settings = EngineSettings(kv_cache_mib=8, vault_kv_mib=8, threads=1).model_dump_json().encode()
 weights = create_memory_file("weights")
-pack_weights(Start(VERSION, "tiny", path, settings), weights)
+pack_weights(Start("tiny", path, settings), weights)
 seal(weights)
-model = child.load_model(Preload(VERSION, "tiny", path, settings), reopen_read_only(weights))
+model = child.load_model(Preload("tiny", path, settings), reopen_read_only(weights))
 rehearsal.rehearse(model)
 runner = ModelRunner(model.decoder, reserve_cache(model.decoder, 8))
 vault = Vault(model.decoder, model.reading, model.settings, runner, LinkAnswerer(slots=1))

@@ -139,7 +139,7 @@ class FakeBackend(Backend):
 
     @property
     def ready(self) -> Serving:
-        return Serving(1, VOCABULARY, CONTEXT, 128, 16, "fake", self.levels, ("memory_lock",))
+        return Serving(VOCABULARY, CONTEXT, 128, 16, "fake", self.levels, ("memory_lock",))
 
     async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> FakeStream:
         prompt = job.prompt if isinstance(job, OpenJob) else self._reading.read(read_prompt(job.prompt)).tokens

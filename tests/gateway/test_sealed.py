@@ -26,7 +26,6 @@ from cloister.gateway.process import REPORT_TAKEN_BYTES, GatewayClient, SealedFi
 from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart, StartFrontend
 from cloister.messages.controller_gateway import AskEvidence, Evidence, FromGateway, Sealed
 from cloister.messages.generation import Failed
-from cloister.messages.types import VERSION
 from tests.controller.fakes import SERVING, Peer
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
@@ -223,7 +222,7 @@ async def line() -> AsyncIterator[Line]:
     ours, theirs = socket.socketpair()
     controller = Peer(theirs, FromGateway)
     client = await GatewayClient.connect(ours)
-    controller.say(StartFrontend(VERSION, b"{}", "m", "/m", 1), SERVING)
+    controller.say(StartFrontend(b"{}", "m", "/m", 1), SERVING)
     await client.serving
     yield Line(client, controller)
     await client.close()

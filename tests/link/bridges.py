@@ -16,10 +16,17 @@ from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of, without_delay
 from cloister.link.network.credentials import certificate_hash, credentials_from
 from cloister.link.network.handshake import request_for
-from cloister.messages.controller_bridge import AskVaultHost, Connect, VaultHostShown
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.lifecycle import StartFailed
-from cloister.messages.vault_host_bridge import Accept, Admitted, FromVaultBridge, UseVault
+from cloister.messages.network_link import (
+    Accept,
+    Admitted,
+    AskVaultHost,
+    Connect,
+    FromVaultBridge,
+    UseVault,
+    VaultHostShown,
+)
 from cloister.process.hardening import WIPE_FREED_MEMORY
 
 SECRET = bytes(range(32))

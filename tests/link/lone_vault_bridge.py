@@ -9,7 +9,7 @@ from cloister.link.network.handshake import shape_of
 from cloister.link.network.records import longest_record
 from cloister.link.network.tls import establish
 from cloister.link.network.vault_bridge import carry
-from cloister.messages.vault_host_bridge import Accept
+from cloister.messages.network_link import Accept
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 

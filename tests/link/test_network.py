@@ -23,8 +23,7 @@ from cloister.link.network.credentials import credentials_from
 from cloister.link.network.handshake import request_for
 from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after, longest_record
 from cloister.link.network.tls import CutOff, establish
-from cloister.messages.between_bridges import MAX_PART_BYTES
-from cloister.messages.controller_bridge import VaultHostShown
+from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
@@ -39,8 +38,8 @@ from cloister.messages.controller_vault import (
 from cloister.messages.frames import FrameReader
 from cloister.messages.generation import Cancel
 from cloister.messages.lifecycle import StartFailed
+from cloister.messages.network_link import MAX_PART_BYTES, Accept, Arrived, VaultHostShown
 from cloister.messages.types import VERSION, SamplingParams
-from cloister.messages.vault_host_bridge import Accept, Arrived, HostEvidence, WantEvidence
 from cloister.models.decoder import Decoder
 from tests.link.bridges import (
     MODEL,
@@ -285,8 +284,8 @@ def test_a_host_shows_its_evidence_and_the_controller_learns_whose_tls_it_came_t
     document = os.urandom(3 * MAX_PART_BYTES + 5)
     with Asked(b"n" * 32) as asked:
         wanted = asked.host.handle()
-        assert isinstance(wanted, WantEvidence) and wanted.nonce == b"n" * 32
-        asked.host.send(HostEvidence(document))
+        assert isinstance(wanted, AskEvidence) and wanted.nonce == b"n" * 32
+        asked.host.send(Evidence(0, document))
         shown = asked.controller.handle()
         assert shown == VaultHostShown(asked.certificate, document)
         assert asked.ended() == ("", "")
@@ -362,7 +361,7 @@ def test_a_bridge_whose_own_side_has_ended_ends_without_a_word(gone: str) -> Non
         (asked.host if gone == "host" else asked.controller).socket.close()
         if gone == "controller":
             asked.host.handle()
-            asked.host.send(HostEvidence(b"evidence"))
+            asked.host.send(Evidence(0, b"evidence"))
         server_said, vault_said = asked.ended()
     assert (vault_said if gone == "host" else server_said) == ""
 

@@ -25,7 +25,7 @@ from cloister.link.network import tls
 from cloister.link.network.address import ANY_CID, Address, address_of
 from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret, write_secret
 from cloister.link.network.tls import MAX_RECORD_BYTES, PROTOCOL, CutOff, SecureChannel, establish
-from cloister.messages.between_bridges import Credentials, Role
+from cloister.messages.network_link import Credentials, Role
 
 SECRET = bytes(range(32))
 SERVER, HOST = credentials_from(SECRET, "server"), credentials_from(SECRET, "vault_host")

@@ -30,7 +30,6 @@ from cloister.messages.controller_sealed_api import AskSealed, FromSealedApi, Se
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.child import run_module
 from cloister.process.hardening import WIPE_FREED_MEMORY
@@ -42,7 +41,7 @@ from tests.gateway.fakes import KEY
 pytestmark = pytest.mark.slow
 
 CHAT = "/v1/chat/completions"
-SERVING = Serving(VERSION, 300, 512, 64, 16, "fake", levels=("open", "partitioned", "isolated"))
+SERVING = Serving(300, 512, 64, 16, "fake", levels=("open", "partitioned", "isolated"))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ class PlayedController(Peer):
         self._node = ChannelKey.generate()
         chosen = settings.model_dump_json().encode()
         keys = load_keys(settings).entries
-        self.say(StartFrontend(VERSION, chosen, folder.name, str(folder.path), 1, False, keys), SERVING)
+        self.say(StartFrontend(chosen, folder.name, str(folder.path), 1, False, keys), SERVING)
 
     async def next_within(self, kind: Any, seconds: float = 240) -> Any:
         async with asyncio.timeout(seconds):

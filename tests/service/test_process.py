@@ -31,14 +31,13 @@ from cloister.messages.controller_service import (
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
 from cloister.messages.lifecycle import StartFailed
-from cloister.messages.types import VERSION
 from cloister.prefix.base import PrefixCache
 from cloister.prefix.radix import RadixCache
 from cloister.service.process import Service, request_of
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, request, split, without_first
 
-READY = Ready(VERSION, 32, 256, 64, 16, "fake")
+READY = Ready(32, 256, 64, 16, "fake")
 PROMPT = [4, 8, 15, 16, 23, 30]
 
 

@@ -16,7 +16,6 @@ from cloister.messages.controller_attention import AttentionReady, SlotCleared, 
 from cloister.messages.controller_service import LinkSlot
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.lifecycle import Ping, Pong
-from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 
 RECEIVE_BYTES = 4096
@@ -53,7 +52,7 @@ class Attention:
             self._host.leave()
 
     def _run(self, control: socket.socket) -> None:
-        control.sendall(encode_frame((AttentionReady(VERSION),)))
+        control.sendall(encode_frame((AttentionReady(),)))
         frames: FrameReader[ToAttention] = FrameReader(ToAttention)
         poll = select.poll()
         poll.register(control, select.POLLIN)

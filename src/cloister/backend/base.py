@@ -66,17 +66,14 @@ class Backend(ABC):
     async def stats(self) -> Stats:
         """Totals for /metrics and tests."""
 
-    @abstractmethod
     async def view(self, request_id: int) -> View:
         """What the service process has received and made of one request; `known` is False if that is not kept."""
+        return View(request_id, known=False)
 
-    @abstractmethod
-    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
+    async def end_session(  # noqa: B027
+        self, tenant: str, session: str, group: str = "", *, private: bool = False
+    ) -> None:
         """End this session's vault and its memory. With `private`, the service too drops this tenant's prompts."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Leave; requests under way end."""
 
 
 class SealedAnswer(ABC):

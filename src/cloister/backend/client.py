@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from cloister.backend.base import Backend, Job, OpenJob, VaultJob
+from cloister.backend.base import Backend, Job, OpenJob
 from cloister.backend.stream import Event, Grid, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages import controller_frontend as frontend
@@ -20,7 +20,7 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import Ping, Pong, raised
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams
+from cloister.messages.types import ExtraAnswer, SamplingParams
 
 RECEIVE_BYTES = 1 << 20
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -72,16 +72,7 @@ class ControllerClient(Backend):
 
     async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[TokenStream]:
         wanted = [(next(self._ids), each) for each in params]
-        if isinstance(job, OpenJob):
-            examined = bool(job.ends)
-            for one, each in wanted:
-                self.send(
-                    frontend.SubmitTokens(one, tenant, job.prompt, each, job.public, job.salt, job.level, examined)
-                )
-            if examined:
-                self.send(frontend.Examine(wanted[0][0], job.text, job.ends, tuple(one for one, _ in wanted[1:])))
-        else:
-            self.send(_asking(tenant, job, wanted))
+        self.send(_asking(tenant, job, wanted))
         events = {one: Mailbox(self.beat_s, self._grid(job)) for one, _ in wanted}
         self._open |= events
         answers = [self._answer(Accepted, one) for one in events]
@@ -171,9 +162,9 @@ class ControllerClient(Backend):
                 self._answered(Accepted, request_id, message)
             case Stats() | frontend.View() if self._answered(type(message), getattr(message, "request_id", 0), message):
                 pass
-            case frontend.StartFrontend(version=version) if version == VERSION and not self.started.done():
+            case frontend.StartFrontend() if not self.started.done():
                 self.started.set_result(message)
-            case frontend.Serving(version=version) if version == VERSION and not self.serving.done():
+            case frontend.Serving() if not self.serving.done():
                 self.serving.set_result(message)
             case frontend.AdmitKeys(keys=keys):
                 self._admit(keys)
@@ -202,10 +193,15 @@ class ControllerClient(Backend):
         self._open.clear()
 
 
-def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> frontend.Ask | AskSealed:
-    prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
+def _asking(
+    tenant: str, job: Job, wanted: list[tuple[int, SamplingParams]]
+) -> frontend.SubmitTokens | frontend.Ask | AskSealed:
     (number, params), *others = wanted
     also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
+    if isinstance(job, OpenJob):
+        reuse = (job.public, job.salt, job.level)
+        return frontend.SubmitTokens(number, tenant, job.prompt, params, *reuse, also, job.text, job.ends)
+    prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
     session = (job.level, job.session, job.keep)
     ask = frontend.Ask(number, tenant, *session, prompt, params, job.group, also, job.salt, job.obfuscation)
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from math import ceil
 
 from msgspec.structs import replace
@@ -113,18 +114,16 @@ def _joined(parts: list[Tokens]) -> Tokens:
     )
 
 
+@dataclass(eq=False, repr=False)
 class TokenStream(AsyncIterator[Tokens]):
     """The last Tokens has `finish` set. `request_id` is for `Backend.view`."""
 
-    def __init__(
-        self, request_id: int, prompt_tokens: int, events: Mailbox, on_leave: Callable[[], None], sequences: int = 1
-    ) -> None:
-        self.request_id = request_id
-        self.prompt_tokens = prompt_tokens
-        self.sequences = sequences
-        self._events = events
-        self._on_leave = on_leave
-        self._ended = False
+    request_id: int
+    prompt_tokens: int
+    _events: Mailbox
+    _on_leave: Callable[[], None]
+    sequences: int = 1
+    _ended: bool = False
 
     async def __anext__(self) -> Tokens:
         if self._ended:

@@ -12,7 +12,6 @@ from cloister.controller.service import Service
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.controller_attention import AttentionReady, ClearSlot, FromAttention, SlotCleared
 from cloister.messages.controller_service import LinkSlot
-from cloister.messages.types import VERSION
 from cloister.placement import Placement
 from cloister.process.child import Child
 from cloister.process.handle import Handle
@@ -73,9 +72,9 @@ class Attention:
         self._handle = Handle(name, self._child, ours, FromAttention, AttentionReady, handle=handle, on_end=ended)
 
     async def ready(self) -> None:
-        ready = await self._handle.ready
-        if ready.version != VERSION or set(self.memory) != set(range(self._slots)):
-            raise ProtocolError("An attention process is of another version, or has less memory than agreed.")
+        await self._handle.ready
+        if set(self.memory) != set(range(self._slots)):
+            raise ProtocolError("An attention process has less memory than agreed.")
 
     def clear(self, slot: int, then: Callable[[], None]) -> None:
         """`then` runs when nothing is left of the vault there; it does not run if this process ends before."""

@@ -40,7 +40,7 @@ class ComputeProcesses:
         relay: Relay,
         reach_vault_host: ReachVaultHost,
         on_up: Callable[[], None],
-        on_down: Callable[..., None],
+        on_down: Callable[[Decodes], None],
     ) -> None:
         self._folder, self._settings, self._relay = folder, settings, relay
         self._reach_vault_host, self._on_up, self._on_down = reach_vault_host, on_up, on_down
@@ -110,7 +110,7 @@ class ComputeProcesses:
         service = Service(forkserver, self._relay.from_service, self._service_ended, patience)
         try:
             self.ready = await service.ready(SERVICE_START_S)
-            if self._mps and self._placement.links_on_device:
+            if self._mps and self._placement.uses_mps:
                 ended = self._attention_ended
                 self._attention = AttentionProcesses(forkserver, service, self._placement, self._mps.end, ended)
                 await self._attention.ready(SERVICE_START_S)
@@ -148,7 +148,7 @@ class ComputeProcesses:
             await forkserver.close()
             raise
         self.preloaded = facts
-        if not facts.placement.links_on_device:
+        if not facts.placement.uses_mps:
             self._relay.vaults.open(self._vault_host or forkserver, shape)
         return forkserver
 
@@ -169,15 +169,8 @@ class ComputeProcesses:
             self.service.abort()
 
     def _service_ended(self) -> None:
-        self.service = None
-        self._on_down(Decodes.SERVICE)
-        self._relay.service_gone()
-        if self._placement.ends_with_service:
-            # The vaults' links were in its memory, and a fault of the GPU lasts until all its clients have left.
-            self._relay.sessions.end_all()
-            self._relay.vaults.close()
-        self._close_attention()
-        self._supervisor.ended("service")
+        # On MPS vaults' links were in its memory, and a fault of the GPU lasts until all its clients have left.
+        self._ended("service", with_vaults=self._placement.uses_mps)
 
     def _mps_ended(self) -> None:
         """Without MPS no process can compute: the fork server and all that it forked are started again with it."""
@@ -187,12 +180,17 @@ class ComputeProcesses:
 
     def _forkserver_ended(self) -> None:
         self._forkserver = None
-        self._on_down(Decodes.SERVICE, Decodes.VAULT)
+        self._on_down(Decodes.VAULT)
+        self._ended("fork server", with_vaults=True)
+
+    def _ended(self, name: str, *, with_vaults: bool) -> None:
+        self._on_down(Decodes.SERVICE)
         if self.service is not None:
             self.service.close()
             self.service = None
         self._relay.service_gone()
-        self._relay.vaults.close()
-        self._relay.sessions.end_all()
+        if with_vaults:
+            self._relay.vaults.close()
+            self._relay.sessions.end_all()
         self._close_attention()
-        self._supervisor.ended("fork server")
+        self._supervisor.ended(name)

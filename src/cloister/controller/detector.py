@@ -7,9 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +15,6 @@ import msgspec
 from cloister.config import ControllerSettings
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages import controller_detector as wire
-from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
 from cloister.process.supervisor import Supervisor, cancelled
 from cloister.transparency.note import VerifierKey
@@ -29,19 +26,10 @@ log = logging.getLogger(__name__)
 DETECTOR = "cloister.detection"
 MAX_PENDING = 256
 MAX_PENDING_CHARACTERS = 16 << 20
-ANSWER_S = 10.0  # silent for so long, with a text in its hands, it hangs
 RULES_EVERY_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class BlockLabel:
-    label: wire.Label
-    tier: int
-    category: wire.Category
-
-
-HELD_BACK = BlockLabel(wire.Label.PRIVATE, 0, wire.Category.NONE)  # no detector has read the block
-OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
+OnLabels = Callable[[wire.Labels], None]
 
 
 def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> DetectorKeeper | None:
@@ -67,20 +55,17 @@ class DetectorKeeper:
         *,
         rules: SignedRules | None = None,
         allow_degraded: bool = False,
-        answer_s: float = ANSWER_S,
         module: str = DETECTOR,
     ) -> None:
         self._on_labels, self._rules, self._allow_degraded = on_labels, rules, allow_degraded
         self._openings: tuple[str, ...] = ()
-        self._answer_s, self._module = answer_s, module
+        self._module = module
         self._handle: ModuleHandle[wire.DetectorReady] | None = None
         self._pending: dict[int, tuple[int, int]] = {}
         self._pending_characters = 0
-        self._heard = 0.0
         self.supervisor = Supervisor("detector", self._start, self._lost)
         self._watching: asyncio.Task[None] | None = None
         self.up = asyncio.Event()
-        self.held_back = 0  # texts answered PRIVATE because no detector read them
 
     @property
     def pid(self) -> int | None:
@@ -88,8 +73,8 @@ class DetectorKeeper:
 
     def start(self) -> None:
         self.supervisor.keep()
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
+        if self._watching is None and self._rules is not None:
+            self._watching = asyncio.create_task(self._rules.watch(RULES_EVERY_S, self._load_rules))
 
     def know(self, openings: tuple[str, ...]) -> None:
         self._openings = openings
@@ -102,11 +87,8 @@ class DetectorKeeper:
         full = len(self._pending) >= MAX_PENDING or self._pending_characters + len(text) > MAX_PENDING_CHARACTERS
         unfit = len(text) > wire.MAX_TEXT or blocks > wire.MAX_BLOCKS or request_id in self._pending
         if not self.up.is_set() or self._handle is None or full or unfit:
-            self.held_back += 1
-            asyncio.get_running_loop().call_soon(self._on_labels, request_id, (HELD_BACK,) * blocks)
+            asyncio.get_running_loop().call_soon(self._on_labels, held_back(request_id, blocks))
             return
-        if not self._pending:
-            self._heard = monotonic()
         self._pending[request_id] = (blocks, len(text))
         self._pending_characters += len(text)
         self._handle.send(wire.Classify(request_id, text, tuple(ends)))
@@ -122,8 +104,7 @@ class DetectorKeeper:
             await self._handle.close()
         pending, self._pending, self._pending_characters = self._pending, {}, 0
         for request_id, (blocks, _) in pending.items():
-            self.held_back += 1
-            self._on_labels(request_id, (HELD_BACK,) * blocks)
+            self._on_labels(held_back(request_id, blocks))
 
     async def _lost(self) -> None:
         log.warning("Prompts stay private until the detector is back.")
@@ -139,26 +120,16 @@ class DetectorKeeper:
             on_end=self.supervisor.ended,
         )
         rules = self._rules.text if self._rules else ""
-        handle.send(wire.StartDetector(VERSION, rules, self._allow_degraded))
-        ready = await handle.ready
-        if ready.version != VERSION:
-            raise ProtocolError("The detector is of another version.")
+        handle.send(wire.StartDetector(rules, self._allow_degraded))
+        await handle.ready
         handle.send(wire.KnowOpenings(self._openings))
         self.up.set()
 
-    async def _watch(self) -> None:
-        beat = min(self._answer_s / 4, RULES_EVERY_S)
-        while True:
-            await asyncio.sleep(beat)
-            if self._pending and monotonic() - self._heard > self._answer_s and self._handle is not None:
-                log.warning("The detector does not answer; it is ended and started again.")
-                self._handle.kill()
-                self.supervisor.ended()
-            if self._rules is not None and self._rules.reload() and self.up.is_set() and self._handle is not None:
-                self._handle.send(wire.LoadRules(self._rules.text))
+    def _load_rules(self, rules: str) -> None:
+        if self.up.is_set() and self._handle is not None:
+            self._handle.send(wire.LoadRules(rules))
 
     def _hear(self, message: msgspec.Struct) -> None:
-        self._heard = monotonic()
         if isinstance(message, wire.RulesLoaded):
             if message.taken:
                 log.info("The detector has %d rules.", message.rules)
@@ -168,22 +139,21 @@ class DetectorKeeper:
             return
         if not isinstance(message, wire.Labels) or message.request_id not in self._pending:
             raise ProtocolError("The detector labels a text that it was not given.")
-        labels = read_labels(message, self._pending[message.request_id][0])
+        check_labels(message, self._pending[message.request_id][0])
         self._pending_characters -= self._pending.pop(message.request_id)[1]
-        self._on_labels(message.request_id, labels)
+        self._on_labels(message)
 
 
-def read_labels(message: wire.Labels, blocks: int) -> tuple[BlockLabel, ...]:
-    """Checked: as many as asked for, known codes, nothing public behind what is not."""
+def held_back(request_id: int, blocks: int) -> wire.Labels:
+    """No detector has read the text: all its blocks are PRIVATE."""
+    return wire.Labels(request_id, bytes(blocks), bytes(blocks), bytes([wire.Category.NONE]) * blocks)
+
+
+def check_labels(message: wire.Labels, blocks: int) -> None:
+    """As many as asked for, known codes, nothing public behind what is not."""
     if not len(message.labels) == len(message.tiers) == len(message.categories) == blocks:
         raise ProtocolError("The detector did not label every block.")
-    try:
-        labels = tuple(
-            BlockLabel(wire.Label(label), tier, wire.Category(category))
-            for label, tier, category in zip(message.labels, message.tiers, message.categories, strict=True)
-        )
-    except ValueError:
-        raise ProtocolError("The detector used an unknown label.") from None
-    if any(other.label > one.label for one, other in pairwise(labels)):
+    if not set(message.labels) <= set(wire.Label) or not set(message.categories) <= set(wire.Category):
+        raise ProtocolError("The detector used an unknown label.")
+    if any(other > one for one, other in pairwise(message.labels)):
         raise ProtocolError("The detector called a block public behind one that is not.")
-    return labels

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
-from typing import Literal
+from typing import Literal, Protocol, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -23,10 +23,10 @@ from cloister.attest.evidence import (
     gpu_nonce,
     write_evidence,
 )
-from cloister.config import cache_folder
+from cloister.attest.machine import find_attester
+from cloister.config import ControllerSettings, VaultHostSettings, cache_folder
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.requests import Frontend
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
@@ -38,6 +38,11 @@ from cloister.transparency.proof import find_release as published_at
 
 MAX_WAITING = 256
 DEVELOPMENT = "development-log"
+ReachVaultHosts = Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]]  # their evidence over a nonce, by address
+
+
+class Asker(Protocol):
+    def send(self, message: msgspec.Struct) -> None: ...
 
 
 class EvidenceMaker:
@@ -52,7 +57,7 @@ class EvidenceMaker:
         most: int = MAX_WAITING,
         *,
         gpus: GpuEvidenceKeeper | None = None,
-        vault_hosts: Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]] | None = None,
+        vault_hosts: ReachVaultHosts | None = None,
         domain: bytes = DOMAIN,
     ) -> None:
         self._attester, self._release = attester, release
@@ -62,11 +67,32 @@ class EvidenceMaker:
         self._answering: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
 
-    def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
+    @classmethod
+    def of(
+        cls,
+        settings: ControllerSettings | VaultHostSettings,
+        packages: Sequence[str],
+        shown: Callable[[], ShownKey],
+        statement: Callable[[], Awaitable[Statement]],
+        *,
+        vault_hosts: ReachVaultHosts | None = None,
+        domain: bytes = DOMAIN,
+    ) -> Self:
+        """Of this machine and its release. `packages`: more that run here."""
+        attester, release = find_attester(settings.attester), running_release(settings.release, packages)
+        gpus = GpuEvidenceKeeper(settings.gpu_evidence)
+        return cls(attester, release, shown, statement, gpus=gpus, vault_hosts=vault_hosts, domain=domain)
+
+    async def start(self) -> None:
+        """Before any weights are read: a node whose GPUs cannot be shown does not start."""
+        if self._gpus is not None:
+            await self._gpus.start()
+
+    def answer(self, asker: Asker, asked: AskEvidence) -> None:
         if len(self._answering) >= self._most:
-            frontend.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
+            asker.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
             return
-        task = asyncio.create_task(self._answer(frontend, asked))
+        task = asyncio.create_task(self._answer(asker, asked))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -85,10 +111,12 @@ class EvidenceMaker:
         made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public, gpu)
         return replace(made, vault_hosts=tuple(hosts.values()))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for task in self._answering:
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._gpus is not None:
+            await self._gpus.close()
 
     async def _show_gpus(self, nonce: bytes, channel_key: bytes) -> GpuEvidence | None:
         if self._gpus is None:
@@ -119,14 +147,14 @@ class EvidenceMaker:
             gpu=gpu,
         )
 
-    async def _answer(self, frontend: Frontend, asked: AskEvidence) -> None:
+    async def _answer(self, asker: Asker, asked: AskEvidence) -> None:
         try:
             document = write_evidence(await self.evidence(asked.nonce, asked.since))
-            frontend.send(Evidence(asked.request_id, document))
+            asker.send(Evidence(asked.request_id, document))
         except CloisterError as reason:
-            frontend.send(failed(asked.request_id, reason))
+            asker.send(failed(asked.request_id, reason))
         except Exception as wrong:
-            frontend.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
+            asker.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
 
 
 def now_ms() -> int:

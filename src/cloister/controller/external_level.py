@@ -6,8 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from cloister.attest.evidence import Parties
 from cloister.config import Settings
-from cloister.controller.node import Node
-from cloister.controller.routes.base import Route
+from cloister.controller.routes.base import Node, Route
 from cloister.controller.vault_side import PendingRequest
 from cloister.errors import CloisterError, SetupError
 from cloister.levels import MPC, LevelName

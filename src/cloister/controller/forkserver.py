@@ -12,7 +12,6 @@ from cloister.errors import CloisterError, ProtocolError, SetupError
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.controller_packer import FromPacker, Start, WeightsPacked
-from cloister.messages.types import VERSION
 from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
 from cloister.models.source import ModelFolder
 from cloister.placement import Role
@@ -43,7 +42,7 @@ class ForkServer:
         self, folder: ModelFolder, settings: EngineSettings, weights: int, *, allow_degraded: bool, meeting: str = ""
     ) -> Preloaded:
         engine = settings.model_dump_json().encode()
-        order = Preload(VERSION, folder.name, str(folder.path), engine, allow_degraded, meeting)
+        order = Preload(folder.name, str(folder.path), engine, allow_degraded, meeting)
         self._handle.send(order, (weights,))
         return await self._handle.ready
 
@@ -101,7 +100,7 @@ async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
 async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
     packer = ModuleHandle("packer", PACKER, FromPacker, WeightsPacked, lost=_lost())
     try:
-        packer.send(Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode()), (fd,))
+        packer.send(Start(folder.name, str(folder.path), settings.model_dump_json().encode()), (fd,))
         packed = await packer.ready
     finally:
         packer.kill()  # also when cancelled: no packer stays behind with a writable descriptor

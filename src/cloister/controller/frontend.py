@@ -16,19 +16,10 @@ from cloister.config import GatewaySettings, Settings
 from cloister.controller.process import Controller
 from cloister.errors import CloisterError
 from cloister.keys import load_keys
-from cloister.messages.controller_frontend import (
-    AdmitKeys,
-    BytesTaken,
-    CancelSealed,
-    KeyEntry,
-    SealedPart,
-    Serving,
-    StartFrontend,
-)
+from cloister.messages import controller_frontend as wire
 from cloister.messages.controller_gateway import AskEvidence, FromGateway, Listening, Sealed
 from cloister.messages.controller_sealed_api import ErrorReport, FromSealedApi, SealedApiReady
 from cloister.messages.generation import Failed
-from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
 from cloister.process.supervisor import Supervisor
@@ -46,26 +37,26 @@ class FrontendProcess(ABC):
     grace_s: ClassVar[float]  # to end what it is doing
 
     def __init__(
-        self, controller: Controller, folder: ModelFolder, settings: Settings, keys: tuple[KeyEntry, ...]
+        self, controller: Controller, folder: ModelFolder, settings: Settings, keys: tuple[wire.KeyEntry, ...]
     ) -> None:
         self.controller = controller
         self.settings = settings.gateway
         self._folder, self._keys = folder, keys
         self._allow_degraded = settings.controller.allow_degraded_sandbox
         self._created = int(time())
-        self._serving: Serving | None = None
+        self._serving: wire.Serving | None = None
         self._supervisor = Supervisor(self.name, self._open, self._kill)
         self._launch()
 
-    async def open(self, serving: Serving) -> msgspec.Struct:
+    async def open(self, serving: wire.Serving) -> msgspec.Struct:
         self._serving = serving
         await self._supervisor.start()
         self._supervisor.keep()
         return self._handle.ready.result()
 
-    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
+    def admit(self, keys: tuple[wire.KeyEntry, ...]) -> None:
         self._keys = keys
-        self._handle.send(AdmitKeys(keys))
+        self._handle.send(wire.AdmitKeys(keys))
 
     async def close(self) -> None:
         await self._supervisor.close()
@@ -85,7 +76,7 @@ class FrontendProcess(ABC):
         self.number = self.controller.relay.add_frontend(self.endpoint)
         settings = self.settings.model_dump_json().encode()
         path, name = str(self._folder.path), self.settings.served_model_name or self._folder.name
-        handle.send(StartFrontend(VERSION, settings, name, path, self._created, self._allow_degraded, self._keys))
+        handle.send(wire.StartFrontend(settings, name, path, self._created, self._allow_degraded, self._keys))
 
     async def _open(self) -> None:
         assert self._serving is not None
@@ -112,7 +103,7 @@ class Gateway(FrontendProcess):
     ready = Listening
     grace_s = 1.5
 
-    async def serve(self, serving: Serving) -> str:
+    async def serve(self, serving: wire.Serving) -> str:
         listening = await self.open(serving)
         assert isinstance(listening, Listening)
         # A restarted gateway listens at the same address.
@@ -123,9 +114,9 @@ class Gateway(FrontendProcess):
         match message:
             case Sealed():
                 self.controller.sealed_requests.accept(self.number, self.endpoint, message)
-            case BytesTaken():
+            case wire.BytesTaken():
                 self.controller.sealed_requests.taken(self.number, message)
-            case CancelSealed():
+            case wire.CancelSealed():
                 self.controller.sealed_requests.leave(self.number, message)
             case AskEvidence():
                 self.controller.evidence_maker.answer(self.endpoint, message)
@@ -150,7 +141,7 @@ class SealedApi(FrontendProcess):
 
     def handle(self, message: msgspec.Struct) -> None:
         match message:
-            case SealedPart() | Failed():
+            case wire.SealedPart() | Failed():
                 self.controller.sealed_requests.from_sealed_api(message)
             case ErrorReport():
                 log.error("The sealed API met an unexpected error (%s).", message.kind)
@@ -162,7 +153,7 @@ class SealedApi(FrontendProcess):
         self.controller.sealed_requests.sealed_api_gone()
 
 
-Admit = Callable[[tuple[KeyEntry, ...]], None]
+Admit = Callable[[tuple[wire.KeyEntry, ...]], None]
 
 
 class Admission:

@@ -11,10 +11,9 @@ import msgspec
 from cloister.attest.evidence import GpuEvidence
 from cloister.config import GpuEvidenceChoice
 from cloister.errors import GpuNotConfidential, NoGpu, ProtocolError, QueueFull, ServiceUnavailable, SetupError
-from cloister.messages.controller_gpu_reporter import AskGpus, FindGpus, FromGpuReporter, GpusFound, GpusShown
+from cloister.messages.controller_gpu_reporter import AskGpus, FromGpuReporter, GpusFound, GpusShown
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised
-from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
@@ -70,16 +69,14 @@ class GpuEvidenceKeeper:
         self._reporter = ModuleHandle(
             "GPU reporter", REPORTER, FromGpuReporter, GpusFound, handle=self._receive, on_end=self._ended
         )
-        self._reporter.send(FindGpus(VERSION))
         try:
             async with asyncio.timeout(self._start_s):
                 return await asyncio.shield(self._reporter.ready)
-        except TimeoutError:
+        except BaseException as wrong:
             await self.close()
+            if not isinstance(wrong, TimeoutError):
+                raise
             raise SetupError("NVIDIA's driver does not answer.", hint="`nvidia-smi` shows whether it does.") from None
-        except BaseException:
-            await self.close()
-            raise
 
     async def _ask(self, nonce: bytes) -> bytes:
         if self._reporter is None and (found := await self._begin()).count != self.count:

@@ -5,30 +5,22 @@ import socket
 
 from cloister.attest.nvidia.nvml import Nvml
 from cloister.attest.nvidia.reporter import GpuReporter
-from cloister.errors import CloisterError, ProtocolError, where_raised
-from cloister.messages.controller_gpu_reporter import AskGpus, FindGpus, GpusFound, GpusShown, ToGpuReporter
+from cloister.errors import CloisterError, where_raised
+from cloister.messages.controller_gpu_reporter import AskGpus, GpusFound, GpusShown
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed, start_failed
-from cloister.messages.types import VERSION
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 
 
-def serve(line: BlockingEndpoint[FindGpus | AskGpus]) -> None:
-    order = line.next()
-    if order is None:
-        return
+def serve(line: BlockingEndpoint[AskGpus]) -> None:
     try:
-        if not isinstance(order, FindGpus) or order.version != VERSION:
-            raise ProtocolError("The GPU reporter was started by a controller of another version.")
         reporter = GpuReporter(Nvml())
     except Exception as reason:
         line.send(start_failed(reason, "The GPUs cannot be asked"))
         return
     line.send(GpusFound(reporter.count))
     while (asked := line.next()) is not None:
-        if not isinstance(asked, AskGpus):
-            raise ProtocolError("The controller sent a message out of turn.")
         line.send(_answer(reporter, asked))
 
 
@@ -45,7 +37,7 @@ ROLE = "gpu-reporter"
 
 
 def main(control: socket.socket) -> None:
-    serve(BlockingEndpoint(control, ToGpuReporter))
+    serve(BlockingEndpoint(control, AskGpus))
 
 
 if __name__ == "__main__":

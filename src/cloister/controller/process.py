@@ -5,15 +5,13 @@ import asyncio
 from time import time
 
 from cloister.attest.evidence import Statement
-from cloister.attest.machine import find_attester
 from cloister.config import Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
-from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.external_level import ExternalLevel, find_offer, measured_packages
-from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
@@ -27,7 +25,7 @@ from cloister.process.supervisor import cancelled
 
 
 class Attestation:
-    """`start` before any weights are read: a node whose GPUs cannot be shown does not start. Renews `keys` in time."""
+    """The node's evidence. Renews `keys` in time."""
 
     def __init__(
         self, folder: ModelFolder, settings: Settings, keys: ChannelKeys, compute: ComputeProcesses, relay: Relay
@@ -35,24 +33,16 @@ class Attestation:
         self.settings = attested_settings(settings)
         self._model, self._keys, self._compute, self._relay = folder.name, keys, compute, relay
         self._started = int(time())
-        self._gpus = GpuEvidenceKeeper(settings.controller.gpu_evidence)
-        self.evidence_maker = EvidenceMaker(
-            find_attester(settings.controller.attester),
-            running_release(settings.controller.release, measured_packages(settings)),
-            lambda: keys.shown,
-            self._statement,
-            gpus=self._gpus,
-            vault_hosts=compute.vault_host_evidence,
-        )
+        packages, shown, hosts = measured_packages(settings), lambda: keys.shown, compute.vault_host_evidence
+        self.evidence_maker = EvidenceMaker.of(settings.controller, packages, shown, self._statement, vault_hosts=hosts)
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self._gpus.start()
+        await self.evidence_maker.start()
         self._renewing = asyncio.create_task(self._renew_keys())
 
     async def close(self) -> None:
-        self.evidence_maker.close()
-        await self._gpus.close()
+        await self.evidence_maker.close()
         await cancelled(self._renewing)
 
     async def _statement(self) -> Statement:
@@ -81,7 +71,7 @@ class Controller:
             self.relay,
             self._reach_vault_host,
             on_up=lambda: self.offer.service_up(),
-            on_down=lambda *decoded_by: self.offer.close_levels(*decoded_by),
+            on_down=lambda decoded_by: self.offer.close_levels(decoded_by),
         )
         found = find_offer(settings, folder)
         self._external = found if isinstance(found, ExternalLevel) else None
@@ -90,7 +80,7 @@ class Controller:
         self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.relay)
         self.evidence_maker = self.attestation.evidence_maker
-        self._detector = find_detector(settings.controller, self.relay.labels.labelled)
+        self._detector = find_detector(settings.controller, self.relay.shared.labelled)
         self._templates = find_templates(settings.controller, folder.path)
 
     @property
@@ -105,7 +95,7 @@ class Controller:
         if self._detector and self.compute.preloaded:
             self._detector.know(self.compute.preloaded.openings)
             self._detector.start()
-            self.relay.labels.examine = self._detector.classify
+            self.relay.shared.examine = self._detector.classify
         if self._templates:
             self._templates.start(self.relay.sharing)
         self.compute.keep()

@@ -10,15 +10,13 @@ import msgspec
 from rich.console import Console
 
 from cloister.attest.evidence import Statement
-from cloister.attest.machine import find_attester
 from cloister.channel.envelope import receive_release
 from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ShownKey
-from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.external_level import measured_packages
-from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.unsealer import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
 from cloister.messages.cli_controller import StartController
@@ -27,7 +25,6 @@ from cloister.messages.controller_key_waiting import FromKeyWaiting, KeyTaken, O
 from cloister.messages.controller_unsealer import FromUnsealer, Locked, Packed, Unseal, Unsealed
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
-from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process import interpreter
 from cloister.process.child import environment, inherit_everywhere
@@ -81,20 +78,17 @@ class Delivery:
         self._channel_key = ChannelKey.generate()
         self._started = int(time())
         self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
-        controls = settings.controller
-        self._gpus = GpuEvidenceKeeper(controls.gpu_evidence)
-        self._evidence_maker = EvidenceMaker(
-            find_attester(controls.attester),
-            running_release(controls.release, measured_packages(settings)),
+        self._evidence_maker = EvidenceMaker.of(
+            settings.controller,
+            measured_packages(settings),
             lambda: ShownKey(self._channel_key.public, KEY_HELD_S),
             self._statement,
-            gpus=self._gpus,
         )
         self._waiting: ModuleHandle[Listening] | None = None
         self.key: asyncio.Future[bytearray] = loop.create_future()
 
     async def open(self) -> str:
-        await self._gpus.start()
+        await self._evidence_maker.start()
         waiting = self._waiting = ModuleHandle(
             "key waiting",
             "cloister.gateway.key_waiting",
@@ -104,12 +98,11 @@ class Delivery:
             on_end=self._ended,
         )
         settings, degraded = self._settings.gateway, self._settings.controller.allow_degraded_sandbox
-        waiting.send(StartKeyWaiting(VERSION, settings.model_dump_json().encode(), degraded))
+        waiting.send(StartKeyWaiting(settings.model_dump_json().encode(), degraded))
         return (await waiting.ready).url
 
     async def close(self) -> None:
-        self._evidence_maker.close()
-        await self._gpus.close()
+        await self._evidence_maker.close()
         self._layers.cancel()
         if self._waiting is not None:
             await self._waiting.close(GRACE_S, terminate=True)
@@ -181,7 +174,7 @@ class Unsealing:
     async def unseal(self, name: str, path: Path, provider: str, content_key: bytearray) -> ModelFolder:
         """The key is erased here."""
         try:
-            self._handle.send(Unseal(VERSION, str(path), provider, bytes(content_key)))
+            self._handle.send(Unseal(str(path), provider, bytes(content_key)))
         finally:
             content_key[:] = bytes(len(content_key))
         await self._handle.ready

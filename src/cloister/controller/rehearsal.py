@@ -15,17 +15,10 @@ from cloister.controller.relay import Relay
 from cloister.controller.requests import NEIGHBOUR, REHEARSAL
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, RequestTimeout
 from cloister.levels import LEVELS, OPEN, PARTITIONED, LevelName, PrivateLevel, Reader, ReadLevel
+from cloister.messages import prompts as prompts
 from cloister.messages.controller_frontend import Ask, EndSession, Serving, SubmitTokens, View
 from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import raised
-from cloister.messages.prompts import (
-    INDEX_SECRET_BYTES,
-    ObfuscationParams,
-    ObfuscationSecrets,
-    TextPrompt,
-    TokenPrompt,
-    write_prompt,
-)
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.process.supervisor import cancelled
 
@@ -33,8 +26,9 @@ PATIENCE_S = 120.0  # for one answer; a slower model is of no use
 FULL_S = 0.05  # between two tries at a node that has no room for all requests at once
 SUBJECT = tuple(range(3, 27))
 OTHER = tuple(range(60, 20, -1))  # token ids within any vocabulary: more than a block each, of different lengths
-HIDDEN = TextPrompt(
-    "My name is <redacted>Ann</redacted>. Say it.", hidden=ObfuscationSecrets(bytes(INDEX_SECRET_BYTES), (("Bob",),))
+HIDDEN = prompts.TextPrompt(
+    "My name is <redacted>Ann</redacted>. Say it.",
+    hidden=prompts.ObfuscationSecrets(bytes(prompts.INDEX_SECRET_BYTES), (("Bob",),)),
 )
 GREEDY = SamplingParams(max_tokens=3, temperature=0.0, logprobs=1)
 NOT_SCORED = TokenLogprob(0.0)
@@ -124,7 +118,10 @@ class Rehearsal:
             if not self._relay.sessions.has_room(tenant, session):
                 raise QueueFull("Users have all vaults.", retry_after=1)
             hides, keep = LEVELS[level].obfuscates, tenant == REHEARSAL
-            written, hiding = write_prompt(HIDDEN if hides else TokenPrompt(ids)), ObfuscationParams(fakes=1)
+            written, hiding = (
+                prompts.write_prompt(HIDDEN if hides else prompts.TokenPrompt(ids)),
+                prompts.ObfuscationParams(fakes=1),
+            )
             ask = Ask(number, tenant, cast(PrivateLevel, level), session, keep, written, params)
             message = replace(ask, obfuscation=hiding) if hides else ask
         else:

@@ -2,6 +2,7 @@
 that sends what its request's route does not allow is ended: its endpoint raises."""
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -9,11 +10,9 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
-from cloister.controller.node import Node
-from cloister.controller.prompt_labels import PromptLabels
 from cloister.controller.requests import Frontend, Frontends, Request, Requests, frontend_of, sanitised, wide
-from cloister.controller.routes.base import Route
-from cloister.controller.routes.open import OpenRoute
+from cloister.controller.routes.base import Node, Route
+from cloister.controller.routes.open import OpenRoute, SharedRoute
 from cloister.controller.routes.vault import IsolatedRoute, ObfuscatedRoute, PartitionedRoute, VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
@@ -25,15 +24,7 @@ from cloister.controller.verification import Verification
 from cloister.controller.views import Views
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
 from cloister.levels import LEVELS, Decodes, LevelName, Reader
-from cloister.messages.controller_frontend import (
-    Ask,
-    AskView,
-    EndSession,
-    Examine,
-    KeyEntry,
-    Serving,
-    SubmitTokens,
-)
+from cloister.messages import controller_frontend as wire
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.controller_service import ForgetTenant, Paused
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
@@ -42,6 +33,7 @@ from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
 from cloister.verify_mode import VerifyMode
 
+Asking = TypeVar("Asking", wire.Ask, wire.SubmitTokens)
 UNTRIED = ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
 FAILED = ServiceUnavailable(
     "The server's own test of this level failed.",
@@ -52,15 +44,15 @@ FAILED = ServiceUnavailable(
 class Availability:
     """Only the frontend `rehearser` may ask at a closed level."""
 
-    def __init__(self, node: Node, vaults: Vaults, serving: Callable[[], Serving]) -> None:
-        self._node, self._vaults, self._serving = node, vaults, serving
+    def __init__(self, node: Node, vaults: Vaults) -> None:
+        self._node, self._vaults = node, vaults
         self.closed: dict[str, CloisterError] = {}
         self.rehearser = 0
 
     @property
     def now(self) -> tuple[LevelName, ...]:
         try:
-            offered = self._serving().levels
+            offered = self._node.serving().levels
         except ServiceUnavailable:
             return ()
         return tuple(name for name in offered if name not in self.closed and self._has_processes(name))
@@ -89,37 +81,40 @@ class Relay:
         settings: ControllerSettings,
         cores: int,
         lock: Callable[[SealedPrompt, str], LockedPrompt],
-        offered: Serving | None = None,
+        offered: wire.Serving | None = None,
     ) -> None:
         self._lock, self.offered, serving = lock, offered, self.serving
         self._frontends = Frontends()
         self.requests = Requests(self._frontends.tell, serving, self._ended)
         tenants = self.requests.active_tenants
         self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, tenants)
-        self._vault_side = VaultSide(settings, self.requests, self.core_lease, self._assign, self._from_vault)
+        verification = Verification(VerifyMode.of(settings.verify), self._release, self._deviated)
+        self._node = Node(self.requests, serving, verification)
+        self._vault_side = VaultSide(settings, self._node, self.core_lease, self._assign)
         self.vaults, self.sessions = self._vault_side.vaults, self._vault_side.sessions
         self._queue = self._vault_side.queue
         self.views = Views(self.requests, lambda: self.vaults.shape, serving)
-        verification = Verification(VerifyMode.of(settings.verify), self._release, self._deviated)
-        self._node = Node(self.requests, self.sessions, serving, verification)
-        self.availability = Availability(self._node, self.vaults, serving)
+        self.availability = Availability(self._node, self.vaults)
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
         self.sharing = Sharing(settings, lambda: serving().block_tokens)
-        self.labels = PromptLabels(self._node, self.sharing)
-        self._read: dict[str, OpenRoute] = {
-            route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self.labels.route)
-        }
+        self.shared = SharedRoute(self._node, self.sharing)
         self._partitioned = PartitionedRoute(self._node)
-        by_vaults = self._partitioned, ObfuscatedRoute(self._node), IsolatedRoute(self._node)
-        routes: tuple[Route, ...] = (*self._read.values(), *by_vaults)
-        self.routes: dict[str, Route] = {route.level.name: route for route in routes}
+        routes: tuple[Route, ...] = (
+            OpenRoute(self._node, settings.prefix_policy),
+            self.shared,
+            self._partitioned,
+            ObfuscatedRoute(self._node),
+            IsolatedRoute(self._node),
+        )
+        self.routes = self._node.routes
+        self.routes |= {route.level.name: route for route in routes}
 
     @property
     def service(self) -> Service | None:
         return self._node.service
 
-    def serving(self) -> Serving:
+    def serving(self) -> wire.Serving:
         if self.offered is None:
             raise ServiceUnavailable("The service is not up yet.")
         return self.offered
@@ -130,9 +125,6 @@ class Relay:
 
     def shares(self, level: str) -> bool:
         return POLICIES[self.routes[level].policy].sees_public
-
-    def _route_of(self, request: Request) -> Route:
-        return self.routes[request.level.name]
 
     # ---- frontends
 
@@ -149,9 +141,9 @@ class Relay:
 
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
-            case SubmitTokens():
-                self._submit(replace(message, request_id=self._new_id(number, message.request_id)))
-            case Ask():
+            case wire.SubmitTokens():
+                self._ask(self._renumbered(number, message))
+            case wire.Ask():
                 self._ask(self._renumbered(number, message))
             case AskSealed(ask=ask):
                 self._ask(self._renumbered(number, ask), message.prompt)
@@ -159,16 +151,14 @@ class Relay:
                 request_id = wide(number, message.request_id)
                 if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
                     self._cancel(request)
-            case Examine():
-                self.labels.read(number, message)
             case AskStats():
                 if (service := self._node.service) is not None:
                     service.ask_stats(lambda stats: self._send_stats(number, stats))
                 else:
                     self._send_stats(number, Stats(up=False))
-            case AskView():
+            case wire.AskView():
                 self._frontends.tell(self.views.of(wide(number, message.request_id)))
-            case EndSession():
+            case wire.EndSession():
                 key = SessionKey.of(message.tenant, message.group, message.session, keep=True)
                 self.sessions.end_named(key)
                 self.views.forget(lambda _, last: last.session == key)
@@ -177,7 +167,7 @@ class Relay:
             case _:
                 raise ProtocolError("A frontend sent a message out of turn.")
 
-    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
+    def admit(self, keys: tuple[wire.KeyEntry, ...]) -> None:
         """Of a tenant that lost its last key nothing is kept."""
         tenants = frozenset(key.tenant for key in keys)
         self.sharing.admit(keys)
@@ -189,8 +179,9 @@ class Relay:
     def _forget(self, tenant: str) -> None:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
         self.views.forget(lambda _, last: last.tenant == tenant)
-        self.labels.route.serve_all_of(tenant)
-        self._node.send(ForgetTenant(tenant))
+        self.shared.serve_all_of(tenant)
+        if self._node.service is not None:
+            self._node.service.send(ForgetTenant(tenant))
 
     def _new_id(self, number: int, request_id: int) -> int:
         request_id = wide(number, request_id)
@@ -198,36 +189,30 @@ class Relay:
             raise ProtocolError("A frontend sent a message out of turn.")
         return request_id
 
-    def _renumbered(self, number: int, ask: Ask) -> Ask:
+    def _renumbered(self, number: int, ask: Asking) -> Asking:
         also = tuple(ExtraAnswer(self._new_id(number, each.request_id), each.seed) for each in ask.also)
         if len({ask.request_id, *(each.request_id for each in ask.also)}) <= len(also):
             raise ProtocolError("A frontend sent a message out of turn.")
         return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
 
-    def _submit(self, message: SubmitTokens) -> None:
+    def _ask(self, message: wire.Ask | wire.SubmitTokens, sealed: SealedPrompt | None = None) -> None:
         try:
             self.availability.check(message.level, frontend_of(message.request_id))
-        except ServiceUnavailable as reason:
-            self.requests.refuse(message.request_id, reason)
-        else:
-            self._read[message.level].submit(message)
-
-    def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
-        try:
-            self.availability.check(message.level, frontend_of(message.request_id))
-            asked = PendingRequest(
-                message, message.prompt if sealed is None else self._lock(sealed, message.group or message.tenant)
-            )
-            match self.routes.get(message.level):
-                case VaultRoute():
-                    self._queue.enter(asked)
-                case ExternalRoute() as route:
-                    route.ask(asked)
+            match self.routes.get(message.level), message:
+                case OpenRoute() as route, wire.SubmitTokens():
+                    route.submit(message)
+                case VaultRoute(), wire.Ask():
+                    self._queue.enter(self._pending(message, sealed))
+                case ExternalRoute() as route, wire.Ask():
+                    route.ask(self._pending(message, sealed))
                 case _:
                     raise LevelUnavailable(f"This server does not offer the level {message.level}.", param="protection")
         except (LevelUnavailable, QueueFull, ServiceUnavailable) as reason:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
+
+    def _pending(self, ask: wire.Ask, sealed: SealedPrompt | None) -> PendingRequest:
+        return PendingRequest(ask, ask.prompt if sealed is None else self._lock(sealed, ask.group or ask.tenant))
 
     def _assign(self, asked: PendingRequest) -> None:
         route = self.routes[asked.ask.level]
@@ -236,7 +221,7 @@ class Relay:
 
     def _cancel(self, request: Request) -> None:
         self.requests.drop(request)
-        self._route_of(request).cancel(request)
+        self._node.route_of(request).cancel(request)
         self._leave(request)
 
     def _ended(self, request: Request) -> None:
@@ -244,7 +229,7 @@ class Relay:
         self._leave(request)
 
     def _release(self, request: Request, tokens: Tokens) -> None:
-        route = self._route_of(request)
+        route = self._node.route_of(request)
         assert isinstance(route, VaultRoute)
         route.advance(request, tokens)
 
@@ -271,19 +256,18 @@ class Relay:
     def service_up(self, service: Service) -> None:
         self.core_lease.service_up(service)
         self._node.service = service
-        self._vault_side.service_up(service)
+        self._vault_side.service_up()
         self._node.verification.service_up(service)
 
     def service_gone(self) -> None:
         """Requests that need it fail, unless they are verified; vaults and their sessions stay."""
         self._node.service = None
-        self._vault_side.service_gone()
         for request in self.requests:
             if request.holder == "service" and self._node.verification.survives(request):
                 continue
             if request.level.decodes is Decodes.SERVICE:
                 if request.holder == "vault":
-                    self._route_of(request).cancel(request)
+                    self._node.route_of(request).cancel(request)
                 reason = ServiceUnavailable("The service process ended.", hint="Try again in a few seconds.")
                 self.requests.fail(request, reason)
         self.core_lease.service_gone()
@@ -295,9 +279,6 @@ class Relay:
             case Accepted() | Tokens() | Failed():
                 if (request := self.requests.get(message.request_id)) is not None:
                     checked = sanitised(message) if isinstance(message, Failed) else message
-                    self._route_of(request).from_service(request, checked)
+                    self._node.route_of(request).from_service(request, checked)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
-
-    def _from_vault(self, request: Request, message: msgspec.Struct) -> None:
-        self._route_of(request).from_vault(request, message)

@@ -12,7 +12,6 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from cloister.controller.detector import BlockLabel
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
@@ -25,7 +24,8 @@ from cloister.errors import (
 )
 from cloister.fairness import ActiveTenants
 from cloister.levels import Decodes, Level
-from cloister.messages.controller_frontend import Serving, View
+from cloister.messages.controller_detector import NO_LABELS, Labels
+from cloister.messages.controller_frontend import Ask, Serving, SubmitTokens, View
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import ObfuscationParams
@@ -100,7 +100,7 @@ def frontend_of(request_id: int) -> int:
 @dataclass
 class Request:
     """`holder` generates for it now; `exposed`: its vault answers the service; `shown`: prompt tokens that the service
-    gets; `made`: the answer's, by sequence. Several sequences leave `in_step`. `same_prompt` has the same `labels`."""
+    gets; `made`: the answer's, by sequence. Several sequences leave `in_step`."""
 
     request_id: int
     tenant: str
@@ -122,8 +122,7 @@ class Request:
     shown: tuple[int, ...] = ()
     made: dict[int, list[int]] = field(default_factory=dict)
     verified: bool = False  # its vault computes the answer again
-    labels: tuple[BlockLabel, ...] = ()
-    same_prompt: tuple[int, ...] = ()
+    labels: Labels = NO_LABELS
 
     @property
     def owner(self) -> str:
@@ -132,6 +131,11 @@ class Request:
     @property
     def counts(self) -> bool:
         return self.tenant not in OWN_TENANTS
+
+
+def params_of(ask: Ask | SubmitTokens) -> dict[int, SamplingParams]:
+    """Of each answer, by its request's number."""
+    return {ask.request_id: ask.params} | {each.request_id: replace(ask.params, seed=each.seed) for each in ask.also}
 
 
 class Requests:

@@ -12,7 +12,6 @@ from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
 from cloister.messages.controller_service import AttachLink, DetachLink, FromSealedService, LinkSlot, WeightsMemory
 from cloister.messages.generation import AskStats, Cancel, Ready, Stats
-from cloister.messages.types import VERSION
 from cloister.process.handle import Handle
 from cloister.process.watchdog import SILENT, Patience
 
@@ -40,14 +39,10 @@ class Service:
     async def ready(self, patience_s: float) -> Ready:
         try:
             async with asyncio.timeout(patience_s):
-                ready = await self._handle.ready
+                return await self._handle.ready
         except TimeoutError:
             self.close()
             raise ServiceUnavailable("The service does not start in time.") from None
-        if ready.version != VERSION:
-            self.close()
-            raise ProtocolError("The service is of another version.")
-        return ready
 
     def send(self, message: msgspec.Struct) -> None:
         self._handle.send(message)

@@ -38,20 +38,15 @@ class TemplateFile:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self, sharing: Sharing) -> None:
-        self._apply(sharing)
-        self._watching = asyncio.create_task(self._watch(sharing))
+        apply = partial(self._apply, sharing)
+        apply(self._signed.text)
+        self._watching = asyncio.create_task(self._signed.watch(EVERY_S, apply))
 
     async def close(self) -> None:
         await cancelled(self._watching)
 
-    async def _watch(self, sharing: Sharing) -> None:
-        while True:
-            await asyncio.sleep(EVERY_S)
-            if self._signed.reload():
-                self._apply(sharing)
-
-    def _apply(self, sharing: Sharing) -> None:
-        templates = read_templates(self._signed.text)
+    def _apply(self, sharing: Sharing, text: str) -> None:
+        templates = read_templates(text)
         fitting = [one for one in templates if one.tokenizer == self._tokenizer]
         if len(fitting) < len(templates):
             log.warning("Templates of another model's tokenizer are not shared: %d.", len(templates) - len(fitting))

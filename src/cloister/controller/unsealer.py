@@ -12,7 +12,6 @@ from pathlib import Path
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages.controller_unsealer import Locked, Packed, ToUnsealer, Unseal, Unsealed
 from cloister.messages.lifecycle import start_failed
-from cloister.messages.types import VERSION
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 from cloister.process.sandbox.kernel import syscall
@@ -94,8 +93,8 @@ def serve(line: BlockingEndpoint[Unseal | Packed]) -> None:
     if order is None:
         return
     try:
-        if not isinstance(order, Unseal) or order.version != VERSION:
-            raise ProtocolError("The unsealer was started by a controller of another version.")
+        if not isinstance(order, Unseal):
+            raise ProtocolError("The controller sent a message out of turn.")
         folder = unseal(order)
         del order
         line.send(Unsealed(), folder.descriptor)

@@ -29,10 +29,9 @@ from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address
 from cloister.link.network.credentials import credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
-from cloister.messages.between_bridges import Credentials
-from cloister.messages.controller_bridge import AskVaultHost, Connect, VaultHostShown
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import StartFailed, start_failed
+from cloister.messages.network_link import AskVaultHost, Connect, Credentials, VaultHostShown
 from cloister.process.child import Child, start_module
 from cloister.process.handle import ModuleHandle
 from cloister.process.supervisor import cancelled

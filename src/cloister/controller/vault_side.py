@@ -6,26 +6,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.requests import Request, Requests, frontend_of
-from cloister.controller.service import Service
+from cloister.controller.requests import Request, frontend_of, params_of
+from cloister.controller.routes.base import Node
 from cloister.controller.sessions import Session, Sessions
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, VaultLost
+from cloister.messages import controller_vault as wire
 from cloister.messages.controller_frontend import Ask
-from cloister.messages.controller_vault import (
-    AssignPrompt,
-    CoresDone,
-    LinkBroken,
-    Prefilled,
-    PromptAccepted,
-    Release,
-    Verified,
-    WantCores,
-)
 from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import ExtraAnswer, SamplingParams
@@ -36,15 +26,14 @@ MAX_BYTES_PER_TENANT = 32 * 1024 * 1024  # of prompts that wait for a vault
 
 @dataclass(eq=False, repr=False)
 class PendingRequest:
-    """`seeds`: of each answer by its request id; a cancelled one is taken out."""
+    """`params`: of each answer by its request id; a cancelled one is taken out."""
 
     ask: Ask
     prompt: bytes | LockedPrompt
-    seeds: dict[int, int] = field(init=False)
+    params: dict[int, SamplingParams] = field(init=False)
 
     def __post_init__(self) -> None:
-        ask = self.ask
-        self.seeds = {ask.request_id: ask.params.seed} | {each.request_id: each.seed for each in ask.also}
+        self.params = params_of(self.ask)
 
     @property
     def owner(self) -> str:
@@ -55,14 +44,10 @@ class PendingRequest:
         return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
 
     @property
-    def params(self) -> dict[int, SamplingParams]:
-        return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
-
-    @property
-    def assignment(self) -> AssignPrompt:
+    def assignment(self) -> wire.AssignPrompt:
         (first, params), *others = self.params.items()
         also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
-        return AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
+        return wire.AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
 
 
 class VaultQueue:
@@ -85,16 +70,16 @@ class VaultQueue:
     def enter(self, asked: PendingRequest) -> None:
         line = self._lines.setdefault(asked.owner, [])
         line.append(asked)
-        self._waiting.update(dict.fromkeys(asked.seeds, asked))
+        self._waiting.update(dict.fromkeys(asked.params, asked))
         self.move()
         if asked not in line:
             return
         full = None
         if (
-            len(self._waiting) - len(asked.seeds) >= self._most
+            len(self._waiting) - len(asked.params) >= self._most
         ):  # there is room for all answers to a prompt, or for none
             full = "All vaults are in use and too many requests wait for one."
-        count, size = sum(len(one.seeds) for one in line), sum(one.bytes for one in line)
+        count, size = sum(len(one.params) for one in line), sum(one.bytes for one in line)
         if len(line) > 1 and (count > self._most_of_one or size > MAX_BYTES_PER_TENANT):
             full = "Too many of your requests wait for a vault already."
         if full:
@@ -104,8 +89,8 @@ class VaultQueue:
     def leave(self, request_id: int) -> bool:
         if (asked := self._waiting.pop(request_id, None)) is None:
             return False
-        del asked.seeds[request_id]
-        if not asked.seeds:
+        del asked.params[request_id]
+        if not asked.params:
             self._forget(asked)
         return True
 
@@ -135,7 +120,7 @@ class VaultQueue:
         return False
 
     def _forget(self, asked: PendingRequest) -> None:
-        for request_id in asked.seeds:
+        for request_id in asked.params:
             self._waiting.pop(request_id, None)
         line = self._lines.get(asked.owner, [])
         if asked in line:
@@ -146,7 +131,7 @@ class VaultQueue:
 
 def _may_say(request: Request, message: msgspec.Struct) -> bool:
     """A vault that verifies what the service claims may also say that it cannot."""
-    if isinstance(message, Verified):
+    if isinstance(message, wire.Verified):
         return request.holder == "service"
     return request.holder == "vault" or (isinstance(message, Failed) and request.verified)
 
@@ -161,13 +146,11 @@ class VaultSide:
     def __init__(
         self,
         settings: ControllerSettings,
-        requests: Requests,
+        node: Node,
         core_lease: LeaseKeeper,
         serve: Callable[[PendingRequest], None],
-        from_vault: Callable[[Request, msgspec.Struct], None],
     ) -> None:
-        self._requests, self._core_lease, self._from_vault = requests, core_lease, from_vault
-        self._service: Service | None = None
+        self._node, self._core_lease = node, core_lease
         self.queue = VaultQueue(settings.max_waiting_for_vaults, serve, lambda owner: self.sessions.held_by(owner))
         self.vaults = Vaults(
             settings.spare_vaults,
@@ -177,46 +160,42 @@ class VaultSide:
             self.queue.move,
             SILENT["vault"].beyond(settings.vault_deadline_s),
         )
-        self.sessions = Sessions(
+        self.sessions = node.sessions = Sessions(
             self.vaults,
             settings.max_vaults,
             settings.session_idle_s,
             self._session_begins,
             self._session_ended,
-            lambda: requests.active_tenants.several,
+            lambda: node.requests.active_tenants.several,
         )
 
-    def service_up(self, service: Service) -> None:
-        self._service = service
+    def service_up(self) -> None:
         for vault in self.sessions.vaults():
             self._session_begins(vault)
-
-    def service_gone(self) -> None:
-        self._service = None
 
     def leave(self, session: Session, request_id: int) -> None:
         self.sessions.leave(session, request_id)
         self.queue.move()
 
     def _session_begins(self, vault: Vault) -> None:
-        if self._service is not None:  # not before the vault is sealed: then no other process maps its link
+        if self._node.service is not None:  # not before the vault is sealed: then no other process maps its link
             vault.when_sealed(partial(self._attach, vault))
 
     def _attach(self, vault: Vault) -> None:
-        if self._service is not None:
-            self._service.attach(vault.number, vault.link, vault.slot)
+        if self._node.service is not None:
+            self._node.service.attach(vault.number, vault.link, vault.slot)
 
     def _session_ended(self, session: Session) -> None:
-        service = self._service
+        service = self._node.service
         if service is not None:
             service.detach(session.vault.number)
         self._core_lease.gone(session.vault.number)
         for request_id in list(session.requests):
-            if (request := self._requests.get(request_id)) is not None:
+            if (request := self._node.requests.get(request_id)) is not None:
                 if request.holder == "service" and service is not None:
                     service.send(Cancel(request_id))
                 lost = VaultLost.because("vault_lost") if session.vault.trouble is None else NO_VAULT
-                self._requests.fail(request, lost)
+                self._node.requests.fail(request, lost)
         self.queue.move()
 
     def _vault_ended(self, vault: Vault) -> None:
@@ -225,22 +204,22 @@ class VaultSide:
 
     def _handle(self, vault: Vault, message: msgspec.Struct) -> None:
         match message:
-            case WantCores():
+            case wire.WantCores():
                 session = self.sessions.of_vault(vault)
                 owner = session.key.owner if session else ""
                 self._core_lease.want(vault.number, vault, message.tokens, owner, reading=message.reading)
-            case CoresDone():
+            case wire.CoresDone():
                 self._core_lease.done(vault.number)
-            case LinkBroken():
+            case wire.LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
-            case PromptAccepted() | Prefilled() | Verified() | Tokens() | Failed():
-                request = self._requests.get(message.request_id)
+            case wire.PromptAccepted() | wire.Prefilled() | wire.Verified() | Tokens() | Failed():
+                request = self._node.requests.get(message.request_id)
                 if request is None:  # cancelled a moment ago
-                    if isinstance(message, Prefilled):
-                        vault.send(Release(message.request_id))
+                    if isinstance(message, wire.Prefilled):
+                        vault.send(wire.Release(message.request_id))
                 elif request.session is None or request.session.vault is not vault or not _may_say(request, message):
                     raise ProtocolError("A vault speaks of a request it does not have.")
                 else:
-                    self._from_vault(request, message)
+                    self._node.route_of(request).from_vault(request, message)
             case _:
                 raise ProtocolError("A vault sent a message out of turn.")

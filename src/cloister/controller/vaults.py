@@ -8,6 +8,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -46,7 +47,6 @@ class Vault:
         self.sealed_at: float | None = None
         self.trouble: CloisterError | None = None  # why it did not start, if it reported that
         self.tried = asyncio.Event()  # set when it is sealed, or has ended before
-        self._held_back: list[msgspec.Struct] = []
         memory, weights = self.link.vault_descriptors, None
         if slots is not None and self.slot is not None:
             memory, weights = slots.descriptors(self.slot), slots.weights
@@ -56,10 +56,7 @@ class Vault:
         self._patience = asyncio.get_running_loop().call_later(vaults.ready_s, self.abort)
 
     def send(self, message: msgspec.Struct) -> None:
-        if self.sealed_at is not None:
-            self._channel.send(message)
-        elif self.open:
-            self._held_back.append(message)
+        self.when_sealed(partial(self._channel.send, message))
 
     def when_sealed(self, then: Callable[[], None]) -> None:
         if self.sealed_at is not None:
@@ -84,7 +81,6 @@ class Vault:
             self._child.kill(wait_s)
         else:
             self._slots.release(self.slot, self._child)
-        self._held_back.clear()
         self._when_sealed.clear()
         self.link.close()
 
@@ -99,9 +95,6 @@ class Vault:
             for then in self._when_sealed:
                 then()
             self._when_sealed.clear()
-            for held in self._held_back:
-                self._channel.send(held)
-            self._held_back.clear()
             self._vaults.sealed()
         elif isinstance(message, StartFailed):
             self.trouble = why_not_started(message)

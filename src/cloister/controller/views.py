@@ -84,7 +84,7 @@ class Views:
             layers=shape.layers,
             found=request.cached - unsaid,
             found_shared=request.shared - unsaid,
-            labels=bytes(block.label for block in request.labels),
-            tiers=bytes(block.tier for block in request.labels),
-            categories=bytes(block.category for block in request.labels),
+            labels=request.labels.labels,
+            tiers=request.labels.tiers,
+            categories=request.labels.categories,
         )

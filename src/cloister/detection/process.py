@@ -22,7 +22,6 @@ from cloister.messages.controller_detector import (
 )
 from cloister.messages.frames import FrameReader, encode_frames
 from cloister.messages.lifecycle import Ping, Pong, start_failed
-from cloister.messages.types import VERSION
 from cloister.process.blocking import RECEIVE_BYTES, BlockingEndpoint
 from cloister.process.numpy_memory import use_pythons_memory
 from cloister.process.sandbox.credentials import give_up_powers
@@ -42,8 +41,8 @@ def serve(control: socket.socket) -> None:
         order = endpoint.next()
         if order is None:
             return
-        if not isinstance(order, StartDetector) or order.version != VERSION:
-            raise ProtocolError("The detector was started by a controller of another version.")
+        if not isinstance(order, StartDetector):
+            raise ProtocolError("The controller sent a message out of turn.")
         use_pythons_memory()
         pipeline = shipped_pipeline(order.rules)
         pipeline.examine(_REHEARSAL, [len(_REHEARSAL)])  # a sealed process can load no more tables or codecs
@@ -53,8 +52,8 @@ def serve(control: socket.socket) -> None:
         empty_root()
         give_up_powers(())
         kept = {control.fileno()}
-        report = seal(Profile("detector", kept, MEMORY_BYTES, allow_degraded=order.allow_degraded))
-        endpoint.send(DetectorReady(VERSION, len(pipeline.rules.rules), report.missing))
+        seal(Profile("detector", kept, MEMORY_BYTES, allow_degraded=order.allow_degraded))
+        endpoint.send(DetectorReady())
     except Exception as wrong:
         endpoint.send(start_failed(wrong, "The detector cannot start"))
         return

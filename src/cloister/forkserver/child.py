@@ -20,12 +20,10 @@ from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.detection.known_prefixes import prefixes_of
 from cloister.detection.redaction import preload_redaction
-from cloister.errors import ProtocolError
 from cloister.link.memory import links
 from cloister.messages.controller_forkserver import Preload, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
-from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
 from cloister.models.sealed import SealedParts
@@ -99,8 +97,6 @@ class PreloadedModel:
 
 def load_model(preload: Preload, weights: int) -> PreloadedModel:
     """Without starting a thread."""
-    if preload.version != VERSION:
-        raise ProtocolError("The fork server was started by a controller of another version.")
     torch.set_num_threads(1)
     settings = EngineSettings.model_validate_json(preload.settings)
     # One thread is the caller's own. A child starts its team after the fork, which threads would not survive.

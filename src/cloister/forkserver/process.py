@@ -47,7 +47,7 @@ def serve(control: socket.socket) -> None:
         descriptors = endpoint.take_descriptors(child.DESCRIPTORS[spawn.role] + spawn.weights)
         fresh_pid_namespace()
         pid = forked(descriptors, lambda: child.live(spawn, model, descriptors, allow_degraded=order.allow_degraded))
-        return pid, Spawned(spawn.child, pid)
+        return pid, Spawned(spawn.child)
 
     fork_on_order(endpoint, fork)
 

@@ -8,8 +8,6 @@ from cloister.messages.types import Message
 class AttentionReady(Message, frozen=True):
     """Attention process → controller, once: sealed, and answering."""
 
-    version: int
-
 
 class ClearSlot(Message, frozen=True):
     """Controller → attention process: the vault there has ended; no other gets the slot before SlotCleared."""

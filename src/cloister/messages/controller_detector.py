@@ -55,17 +55,12 @@ class Category(IntEnum):
 class StartDetector(Message, frozen=True):
     """Controller → detector, first; `rules`: the operator's, verified, in addition to those shipped."""
 
-    version: int
     rules: RulesText = ""
     allow_degraded: bool = False
 
 
 class DetectorReady(Message, frozen=True):
-    """Detector → controller: sealed, with this number of rules."""
-
-    version: int
-    rules: int
-    missing: tuple[str, ...] = ()
+    """Detector → controller: sealed, with its rules."""
 
 
 class LoadRules(Message, frozen=True):
@@ -108,5 +103,6 @@ class Labels(RequestMessage, frozen=True):
     categories: Codes
 
 
+NO_LABELS = Labels(0, b"", b"", b"")
 ToDetector = StartDetector | LoadRules | KnowOpenings | Classify | Ping
 FromDetector = DetectorReady | StartFailed | RulesLoaded | Labels | Pong

@@ -44,7 +44,6 @@ class Spawned(Message, frozen=True):
     """Fork server → controller, with a pidfd: the child exists. The child reports that it is ready, or hangs up."""
 
     child: ChildId
-    pid: int
 
 
 ToForkServer = Preload | Spawn | Ping

@@ -7,9 +7,9 @@ from msgspec import Meta, Struct, field
 from cloister.levels import OPEN, LevelName, PrivateLevel, ReadLevel
 from cloister.messages.controller_detector import Codes, Ends, Text
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.prompts import ObfuscationParams, PromptBytes
 from cloister.messages.types import (
-    MAX_EXTRA_ANSWERS,
     Digest,
     ExtraAnswers,
     Group,
@@ -17,12 +17,10 @@ from cloister.messages.types import (
     Name,
     Path,
     PromptTokens,
-    RequestId,
     RequestMessage,
     Salt,
     SamplingParams,
     Settings,
-    SilentRepr,
 )
 
 MAX_PART_BYTES = 1 << 18
@@ -43,7 +41,6 @@ KeyEntries = Annotated[tuple[KeyEntry, ...], Meta(max_length=65536)]
 class StartFrontend(Message, frozen=True):
     """Controller → frontend, first: its settings, the model whose tokenizer it needs, and the API keys that count."""
 
-    version: int
     settings: Settings
     name: Name
     path: Path
@@ -85,7 +82,8 @@ class Ask(RequestMessage, frozen=True):
 
 
 class SubmitTokens(RequestMessage, frozen=True):
-    """Frontend → controller, at `open` and `shared`. `salt` keeps blocks apart; `examined`: an Examine follows."""
+    """Frontend → controller, at `open` and `shared`. `salt` keeps blocks apart; `also`: more answers; the prompt's
+    `text` and its blocks' `ends` are for the detector."""
 
     tenant: Name
     prompt: PromptTokens
@@ -93,7 +91,9 @@ class SubmitTokens(RequestMessage, frozen=True):
     public: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
     salt: Salt = ""
     level: ReadLevel = OPEN
-    examined: bool = False
+    also: ExtraAnswers = ()
+    text: Text = ""
+    ends: Ends = ()
 
 
 class EndSession(Message, frozen=True):
@@ -103,14 +103,6 @@ class EndSession(Message, frozen=True):
     session: Name
     group: Group = ""
     private: bool = False
-
-
-class Examine(SilentRepr, RequestMessage, frozen=True):
-    """Frontend → controller: a prompt's text and its blocks' ends, for the detector, also for these requests."""
-
-    text: Text
-    ends: Ends
-    also: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_EXTRA_ANSWERS)] = ()
 
 
 class AskView(RequestMessage, frozen=True):
@@ -155,5 +147,5 @@ class CancelSealed(RequestMessage, frozen=True):
     """Gateway → controller → sealed API: the sealed answer is not wanted. Unknown numbers are ignored."""
 
 
-AboutGenerating = Accepted | Tokens | Failed | Stats | View
-AskGenerating = SubmitTokens | Examine | Cancel | AskStats | AskView | EndSession
+ToFrontend = StartFrontend | AdmitKeys | Serving | Ping | Accepted | Tokens | Failed | Stats | View
+FromFrontend = StartFailed | Pong | SubmitTokens | Cancel | AskStats | AskView | EndSession

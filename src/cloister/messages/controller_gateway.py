@@ -4,18 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from cloister.messages.controller_frontend import (
-    AboutGenerating,
-    AdmitKeys,
-    Ask,
-    AskGenerating,
-    BytesTaken,
-    CancelSealed,
-    SealedPart,
-    Serving,
-    StartFrontend,
-)
-from cloister.messages.lifecycle import Ping, Pong, StartFailed
+from cloister.messages.controller_frontend import Ask, BytesTaken, CancelSealed, FromFrontend, SealedPart, ToFrontend
 from cloister.messages.types import Digest, Message, RequestMessage
 
 MAX_SEALED_BYTES = 15 * 1024 * 1024
@@ -46,6 +35,5 @@ class Evidence(RequestMessage, frozen=True):
     document: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
-Asked = Ask | AskGenerating | Sealed | BytesTaken | CancelSealed | AskEvidence
-FromGateway = Listening | StartFailed | Pong | Asked
-ToGateway = StartFrontend | AdmitKeys | Serving | Ping | AboutGenerating | SealedPart | Evidence
+FromGateway = FromFrontend | Listening | Ask | Sealed | BytesTaken | CancelSealed | AskEvidence
+ToGateway = ToFrontend | SealedPart | Evidence

@@ -11,14 +11,8 @@ from cloister.messages.types import Digest, Message, RequestMessage
 MAX_GPU_EVIDENCE_BYTES = 262144
 
 
-class FindGpus(Message, frozen=True):
-    """Controller → reporter, first. The reply is GpusFound or StartFailed."""
-
-    version: int
-
-
 class GpusFound(Message, frozen=True):
-    """Reporter → controller, once: the number of GPUs here, all in confidential mode."""
+    """Reporter → controller, once: the number of GPUs here, all in confidential mode. StartFailed if there are none."""
 
     count: Annotated[int, Meta(ge=1, le=64)]
 
@@ -35,5 +29,4 @@ class GpusShown(RequestMessage, frozen=True):
     reports: Annotated[bytes, Meta(min_length=1, max_length=MAX_GPU_EVIDENCE_BYTES)]
 
 
-ToGpuReporter = FindGpus | AskGpus
 FromGpuReporter = StartFailed | GpusFound | GpusShown | Failed

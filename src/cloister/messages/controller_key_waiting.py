@@ -16,7 +16,6 @@ MAX_MESSAGE_BYTES = 4096
 class StartKeyWaiting(Message, frozen=True):
     """Controller → key waiting, first: the gateway's settings."""
 
-    version: int
     settings: Settings
     allow_degraded: bool = False
 

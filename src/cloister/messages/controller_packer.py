@@ -11,7 +11,6 @@ from cloister.messages.types import Message, Name, Path, Settings
 class Start(Message, frozen=True):
     """Controller → packer, first, with the memory file's descriptor: the model's folder and the engine's settings."""
 
-    version: int
     name: Name
     path: Path
     settings: Settings

@@ -5,20 +5,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from cloister.messages.controller_frontend import (
-    AboutGenerating,
-    AdmitKeys,
-    Ask,
-    AskGenerating,
-    BytesTaken,
-    CancelSealed,
-    SealedPart,
-    Serving,
-    StartFrontend,
-)
+from cloister.messages.controller_frontend import Ask, BytesTaken, CancelSealed, FromFrontend, SealedPart, ToFrontend
 from cloister.messages.controller_gateway import MAX_SEALED_BYTES
 from cloister.messages.generation import Failed
-from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.prompts import Enc, RequestKey, SealedPrompt
 from cloister.messages.types import Message, RequestMessage
 
@@ -67,5 +56,5 @@ class ErrorReport(Message, frozen=True):
     kind: ErrorKind
 
 
-ToSealedApi = StartFrontend | AdmitKeys | Serving | Ping | AboutGenerating | Serve | BytesTaken | CancelSealed
-FromSealedApi = SealedApiReady | StartFailed | Pong | ErrorReport | AskGenerating | AskSealed | SealedPart | Failed
+ToSealedApi = ToFrontend | Serve | BytesTaken | CancelSealed
+FromSealedApi = FromFrontend | SealedApiReady | ErrorReport | AskSealed | SealedPart | Failed

@@ -11,7 +11,6 @@ from cloister.messages.types import Digest, Message, Path, SilentRepr
 class Unseal(SilentRepr, Message, frozen=True):
     """Controller → unsealer, first: decrypt this file, which this provider must have signed, into memory."""
 
-    version: int
     path: Path
     provider: Annotated[str, Meta(max_length=1024)]
     content_key: Digest

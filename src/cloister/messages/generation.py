@@ -30,7 +30,6 @@ class AskStats(Message, frozen=True):
 class Ready(Message, frozen=True):
     """Service → controller, once: the model is loaded."""
 
-    version: int
     vocabulary: int
     max_context: int
     kv_blocks: int

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from cloister.config import EngineSettings
 from cloister.cores import usable_cores
-from cloister.errors import ProtocolError, SetupError, where_raised
+from cloister.errors import SetupError, where_raised
 from cloister.messages.controller_packer import Start, WeightsPacked
 from cloister.messages.lifecycle import StartFailed, start_failed
-from cloister.messages.types import VERSION
 from cloister.models.memory_file import gather_into_large_pages
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
@@ -21,8 +20,6 @@ CODE = ("cloister.compute.choose", *(f"cloister.models.{name}" for name in _PART
 
 def pack_weights(start: Start, fd: int) -> int:
     """Returns the file's length."""
-    if start.version != VERSION:
-        raise ProtocolError("The packer was started by a controller of another version.")
     # Loading torch and transformers takes seconds: not when this module is only imported.
     import torch
 

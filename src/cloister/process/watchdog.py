@@ -31,7 +31,7 @@ SILENT = {  # service and vault get their work's time too; a kind that is not he
     "service": Patience(30.0),
     "vault": Patience(30.0),
     "attention process": Patience(30.0),
-    "detector": Patience(30.0),
+    "detector": Patience(10.0),
     "fork server": Patience(30.0),
     "template": Patience(30.0),
     "client": Patience(120.0),

@@ -29,7 +29,7 @@ from cloister.messages.controller_sealed_api import ErrorKind, ErrorReport, Seal
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from cloister.messages.generation import Stats, Tokens
 from cloister.messages.lifecycle import start_failed
-from cloister.messages.types import VERSION, SamplingParams, TokenLogprob
+from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.source import open_folder
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.layers import Profile
@@ -106,9 +106,8 @@ def _first_message(control: socket.socket) -> StartFrontend | None:
         raise ProtocolError("The controller's first message is too long.")
     body = control.recv(length, socket.MSG_WAITALL)
     messages = FrameReader[StartFrontend](StartFrontend).feed(head + body)
-    if len(messages) != 1 or messages[0].version != VERSION:
-        raise ProtocolError("The sealed API was started by a controller of another version.")
-    return messages[0]
+    [message] = messages
+    return message
 
 
 def _needed_descriptors() -> set[int]:
@@ -141,7 +140,7 @@ SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</
 
 
 async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) -> None:
-    serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS))
+    serving = Serving(tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS))
     local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1", "beat_ms": min(settings.beat_ms, 1)})
     app = create_api(_RehearsalBackend(serving), tokenizer, model, local, 0, load_keys(local))
     for request in _requests(model, serving):
@@ -211,9 +210,3 @@ class _RehearsalBackend(Backend):
 
     async def view(self, request_id: int) -> View:
         return View(request_id, known=True, prompt=(0,), output=(0,))
-
-    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass

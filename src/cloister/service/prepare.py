@@ -8,7 +8,6 @@ from cloister.engine.paged import PagedEngine
 from cloister.engine.rehearsal import rehearse_device
 from cloister.engine.runner import reserve_cache
 from cloister.messages.generation import Ready
-from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prefix.radix import RadixCache
 from cloister.service.process import Service
@@ -25,7 +24,6 @@ def prepare(decoder: Decoder, settings: EngineSettings, weights: int | None = No
         rehearse_device(runner, settings)
     engine = PagedEngine(runner, settings, RadixCache())
     ready = Ready(
-        version=VERSION,
         vocabulary=runner.vocabulary,
         max_context=engine.max_context,
         kv_blocks=runner.num_blocks,

@@ -14,23 +14,22 @@ from time import time
 
 import msgspec
 
-from cloister.attest.evidence import HOST_DOMAIN, Statement, write_evidence
-from cloister.attest.machine import find_attester
+from cloister.attest.evidence import HOST_DOMAIN, Statement
 from cloister.config import VaultHostSettings
 from cloister.controller.attested_settings import attested_host_settings
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.external_level import installed_packages
 from cloister.controller.forkserver import ForkServer, link_shape, seal_weights
-from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.errors import ProtocolError, SetupError, where_raised
+from cloister.errors import ProtocolError, SetupError
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
-from cloister.messages import vault_host_bridge as wire
+from cloister.messages import network_link as wire
 from cloister.messages.controller_forkserver import Preloaded
+from cloister.messages.controller_gateway import AskEvidence
 from cloister.messages.controller_vault import CoresDone, WantCores
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
@@ -56,9 +55,9 @@ class Connection:
         forkserver: ForkServer,
         core_lease: LeaseKeeper,
         on_end: Callable[[Connection], None],
-        on_asked: Callable[[Connection, bytes], None],
+        evidence_maker: EvidenceMaker,
     ) -> None:
-        self.number, self._on_asked, self._forkserver, self._shape = number, on_asked, forkserver, shape
+        self.number, self._evidence_maker, self._forkserver, self._shape = number, evidence_maker, forkserver, shape
         self._core_lease, self._on_end = core_lease, on_end
         self._open = True
         self._link: LinkMemory | None = None
@@ -93,8 +92,8 @@ class Connection:
 
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
-            case wire.WantEvidence() if self._vault is None:
-                self._on_asked(self, message.nonce)
+            case AskEvidence() if self._vault is None:
+                self._evidence_maker.answer(self, message)
             case wire.Admitted() if self._vault is None:
                 self._patience.cancel()
                 self._link = LinkMemory(self._shape)
@@ -118,16 +117,10 @@ class VaultHost:
         self._attested = attested_host_settings(settings)
         self._started = int(time())
         self._digest = b""
-        self._gpus = GpuEvidenceKeeper(settings.gpu_evidence)
-        self._evidence_maker = EvidenceMaker(
-            find_attester(settings.attester),
-            running_release(settings.release, installed_packages()),
-            lambda: ShownKey(self._certificate, CERTIFICATE_HELD_S),
-            self._statement,
-            gpus=self._gpus,
-            domain=HOST_DOMAIN,
+        shown = ShownKey(self._certificate, CERTIFICATE_HELD_S)
+        self._evidence_maker = EvidenceMaker.of(
+            settings, installed_packages(), lambda: shown, self._statement, domain=HOST_DOMAIN
         )
-        self._answering: set[asyncio.Task[None]] = set()
         self._core_lease = LeaseKeeper(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
         self._numbers = itertools.count(1)
         self._connections: dict[int, Connection] = {}
@@ -143,7 +136,7 @@ class VaultHost:
 
     async def start(self) -> Address:
         address = Address.parse(self._settings.listen)
-        await self._gpus.start()
+        await self._evidence_maker.start()
         try:
             self._listener = address.listen()
         except OSError as reason:
@@ -164,10 +157,7 @@ class VaultHost:
         return address_of(self._listener)
 
     async def close(self) -> None:
-        self._evidence_maker.close()
-        await self._gpus.close()
-        for task in self._answering:
-            task.cancel()
+        await self._evidence_maker.close()
         await self._supervisor.close()
         await self._door_supervisor.close()
         await self._close_door()
@@ -224,22 +214,10 @@ class VaultHost:
             line.close()
             bridge.kill()
             return
-        number, lease = next(self._numbers), self._core_lease
+        number, lease, maker = next(self._numbers), self._core_lease, self._evidence_maker
         self._connections[number] = Connection(
-            number, bridge, line, link_shape(self._preloaded), self._forkserver, lease, self._ended, self._asked
+            number, bridge, line, link_shape(self._preloaded), self._forkserver, lease, self._ended, maker
         )
-
-    def _asked(self, connection: Connection, nonce: bytes) -> None:
-        task = asyncio.create_task(self._show(connection, nonce))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _show(self, connection: Connection, nonce: bytes) -> None:
-        try:
-            connection.send(wire.HostEvidence(write_evidence(await self._evidence_maker.evidence(nonce))))
-        except Exception as reason:
-            log.error("There is no evidence: %s.", where_raised(reason))
-            connection.close()
 
     async def _statement(self) -> Statement:
         assert self._preloaded is not None

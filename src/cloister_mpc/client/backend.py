@@ -9,12 +9,12 @@ from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.stream import Mailbox, TokenStream
 from cloister.errors import LevelUnavailable
 from cloister.levels import MPC
-from cloister.messages.controller_frontend import Serving, View
+from cloister.messages.controller_frontend import Serving
 from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
 from cloister.messages.generation import Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.types import VERSION, SamplingParams
+from cloister.messages.types import SamplingParams
 from cloister_mpc.client.client import Client, Reply
 
 
@@ -24,7 +24,7 @@ class ClientBackend(Backend):
     def __init__(
         self, make_client: Callable[[Callable[[Reply], None]], Client], vocabulary: int, max_context: int
     ) -> None:
-        self._serving = Serving(VERSION, vocabulary, max_context, 0, 16, "mpc", levels=(MPC,))
+        self._serving = Serving(vocabulary, max_context, 0, 16, "mpc", levels=(MPC,))
         self._client = make_client(self._hear)
         self._ids = itertools.count(1)
         self._understood: dict[int, asyncio.Future[int]] = {}
@@ -51,13 +51,6 @@ class ClientBackend(Backend):
 
     async def stats(self) -> Stats:
         return Stats(running=len(self._events), prompt_tokens=self._counted[0], output_tokens=self._counted[1])
-
-    async def view(self, request_id: int) -> View:
-        """There is no provider's process here."""
-        return View(request_id, known=False)
-
-    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
-        """Nothing outlives a request."""
 
     async def close(self) -> None:
         await self._client.close()

@@ -144,7 +144,7 @@ class GpuDevice(Device):
         return ArenaAnswerer(model, cache)
 
     def vault_cache(self, shape: CacheShape, blocks: int, memory: int) -> GpuCache:
-        if not self.placement.links_on_device:
+        if not self.placement.uses_mps:
             return self.cache(shape, blocks)
         self.kernels.suit(shape.dim)
         return ArenaCache(shape, blocks, memory)

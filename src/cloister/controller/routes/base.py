@@ -1,13 +1,40 @@
-"""The contract of a route."""
+"""What all routes share, and the contract of a route."""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
-from cloister.controller.node import Node
-from cloister.controller.requests import Request
-from cloister.errors import ProtocolError
+from cloister.controller.requests import Request, Requests
+from cloister.controller.service import Service
+from cloister.controller.sessions import Sessions
+from cloister.controller.verification import Verification
+from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import Level, PolicyName
+from cloister.messages.controller_frontend import Serving
+
+
+@dataclass
+class Node:
+    """`routes` by level; `sessions` are of the vaults (vault_side)."""
+
+    requests: Requests
+    serving: Callable[[], Serving]
+    verification: Verification
+    service: Service | None = None
+    routes: dict[str, Route] = field(default_factory=dict)
+    sessions: Sessions = field(init=False)
+
+    def working_service(self) -> Service:
+        if self.service is None:
+            raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
+        return self.service
+
+    def route_of(self, request: Request) -> Route:
+        return self.routes[request.level.name]
 
 
 class Route(ABC):

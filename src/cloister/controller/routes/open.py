@@ -5,13 +5,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from cloister.controller.node import Node
-from cloister.controller.requests import Request
-from cloister.controller.routes.base import Route
+from cloister.controller.requests import Request, params_of
+from cloister.controller.routes.base import Node, Route
 from cloister.controller.service import Service
 from cloister.controller.sharing import Sharing
-from cloister.errors import ServiceUnavailable
 from cloister.levels import LEVELS, PolicyName
+from cloister.messages.controller_detector import Label, Labels
 from cloister.messages.controller_frontend import SubmitTokens
 from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.generation import Accepted, Failed, Tokens
@@ -25,20 +24,17 @@ class OpenRoute(Route):
         self.policy = policy
 
     def submit(self, message: SubmitTokens) -> None:
-        try:
-            service = self.node.working_service()
-        except ServiceUnavailable as reason:
-            self.node.requests.refuse(message.request_id, reason)
-            return
-        request = Request(message.request_id, message.tenant, self.level, message.params, "service")
-        request.shown = message.prompt
-        self.node.requests.add(request)
-        self.node.requests.read(request, len(message.prompt))
-        head = message.request_id, message.tenant, message.prompt, message.params, message.public, message.salt
-        self.hand_over(service, GeneratePrompt(*head, self.policy), examined=message.examined)
+        """ServiceUnavailable if there is no service."""
+        service = self.node.working_service()
+        for request_id, params in params_of(message).items():
+            request = Request(request_id, message.tenant, self.level, params, "service", shown=message.prompt)
+            self.node.requests.add(request)
+            self.node.requests.read(request, len(message.prompt))
+            head = request_id, message.tenant, message.prompt, params, message.public, message.salt
+            self.hand_over(service, GeneratePrompt(*head, self.policy), has_text=bool(message.ends))
 
-    def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
-        """`examined`: a detector reads the prompt."""
+    def hand_over(self, service: Service, order: GeneratePrompt, *, has_text: bool) -> None:
+        """`has_text`: a detector can read the prompt."""
         service.send(order)
 
     def cancel(self, request: Request) -> None:
@@ -55,22 +51,40 @@ PATIENCE_S = 1.0  # then a request finds of other tenants' blocks only what is r
 
 class SharedRoute(OpenRoute):
     """Other tenants may find cached blocks that are public by the policy (sharing.Sharing). Where a detector has a
-    veto, a request waits until its prompt is read. `is_read`: does a detector read now?"""
+    veto, a request waits until its prompt is read; the text is not kept. `examine` is set while there is a detector;
+    what it finds comes to `labelled`."""
 
     level = LEVELS["shared"]
 
-    def __init__(self, node: Node, sharing: Sharing, is_read: Callable[[], bool]) -> None:
+    def __init__(self, node: Node, sharing: Sharing) -> None:
         super().__init__(node, sharing.policy)
-        self._sharing, self._is_read = sharing, is_read
+        self._sharing = sharing
+        self.examine: Callable[..., None] | None = None  # DetectorKeeper.classify
         self._held: dict[int, tuple[GeneratePrompt, asyncio.TimerHandle]] = {}
+        self._examined: dict[int, tuple[int, ...]] = {}  # answers to a prompt that a detector reads, by the first
 
-    def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
+    def submit(self, message: SubmitTokens) -> None:
+        super().submit(message)
+        if message.ends and self.examine is not None:
+            self._examined[message.request_id] = tuple(params_of(message))
+            self.examine(message.request_id, message.text, message.ends)
+
+    def labelled(self, labels: Labels) -> None:
+        """The detector's veto begins at the first block that is not public."""
+        size = self.node.serving().block_tokens
+        public = size * next((at for at, one in enumerate(labels.labels) if one != Label.PUBLIC), len(labels.labels))
+        for each in self._examined.pop(labels.request_id, ()):
+            if (request := self.node.requests.get(each)) is not None:
+                request.labels = labels
+            self.serve(each, public)
+
+    def hand_over(self, service: Service, order: GeneratePrompt, *, has_text: bool) -> None:
         if order.salt or not self._sharing.labels:
-            super().hand_over(service, order, examined=examined)
+            super().hand_over(service, order, has_text=has_text)
         elif not self._sharing.waits:
-            passed = (order.public or len(order.prompt)) if examined else 0
+            passed = (order.public or len(order.prompt)) if has_text else 0
             service.send_together(order, self._sharing.label(order, passed))
-        elif not examined or not self._is_read():
+        elif not has_text or self.examine is None:
             service.send_together(order, self._sharing.label(order, 0))
         else:
             loop = asyncio.get_running_loop()

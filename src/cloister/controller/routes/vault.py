@@ -25,11 +25,11 @@ class VaultRoute(Route):
         try:
             key = SessionKey.of(ask.tenant, ask.group, ask.session, keep=ask.keep)
             self.check(key.owner)
-            session = self.node.sessions.join(key, asked.seeds, keep=ask.keep)
+            session = self.node.sessions.join(key, asked.params, keep=ask.keep)
         except QueueFull:
             raise
         except CloisterError as reason:
-            for request_id in asked.seeds:
+            for request_id in asked.params:
                 self.node.requests.refuse(request_id, reason)
             return
         for request_id, params in asked.params.items():

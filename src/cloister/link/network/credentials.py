@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloister.errors import SetupError
 from cloister.files import needed, read_private, write_whole
-from cloister.messages.between_bridges import Credentials, Role
+from cloister.messages.network_link import Credentials, Role
 
 SECRET_BYTES = 32
 _USAGE = {"server": ExtendedKeyUsageOID.CLIENT_AUTH, "vault_host": ExtendedKeyUsageOID.SERVER_AUTH}

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import suppress
 from typing import NoReturn
 from weakref import WeakSet
 
@@ -18,7 +17,7 @@ from cloister.link.network.handshake import shape_of
 from cloister.link.network.records import longest_record
 from cloister.link.network.tls import SecureChannel, context_for
 from cloister.link.network.vault_bridge import carry
-from cloister.messages.vault_host_bridge import Accept, Arrived
+from cloister.messages.network_link import Accept, Arrived
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child, die_with_parent, name_process
 from cloister.process.sandbox.resources import close_all_but
@@ -56,12 +55,7 @@ class Doorkeeper:
         loop = asyncio.get_running_loop()
         proved, received = False, b""
         while not proved:
-            try:
-                proved = channel.advance(received)
-            except ProtocolError:
-                with suppress(OSError):
-                    connection.send(channel.unsent())  # the alert that says why
-                raise
+            proved = channel.advance(received)
             await loop.sock_sendall(connection, channel.unsent())
             if not proved and not (received := await loop.sock_recv(connection, READ_BYTES)):
                 raise ProtocolError("A peer hung up before it had proved itself.")

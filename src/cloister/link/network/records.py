@@ -3,7 +3,7 @@
     question | number | layer  | rows | the rows asked for | their queries
     answer   | number | status | rows | the parts of each row and head
     control  | bytes of the control socket
-    handshake | what the server wants (messages.between_bridges)
+    handshake | what the server wants (messages.network_link)
 
 Both ends follow link.h: each keeps its own count of questions, and copies what it received before it trusts a number in
 it. They always say that they sleep, so that the other side always wakes them."""

@@ -2,6 +2,7 @@
 It acts as the vault on a local link. Prompts pass through it unread; it overwrites the buffers that held one."""
 
 import socket
+from dataclasses import dataclass
 
 from cloister.errors import CloisterError, ProtocolError, VaultLost
 from cloister.link.network.address import Address
@@ -9,8 +10,7 @@ from cloister.link.network.confine import confine, run_bridge
 from cloister.link.network.handshake import ask_for_evidence, ask_for_vault, shape_of
 from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, VaultEnd, kind_of, longest_record
 from cloister.link.network.tls import SecureChannel, establish
-from cloister.messages.between_bridges import MAX_PART_BYTES, Credentials
-from cloister.messages.controller_bridge import AskVaultHost, Connect, ToServerBridge, VaultHostShown
+from cloister.messages import network_link as wire
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
 from cloister.process.blocking import BlockingEndpoint
@@ -21,11 +21,11 @@ _ZEROS = bytes(CONTROL_BYTES)
 
 
 def _serve(control: socket.socket) -> None:
-    line: BlockingEndpoint[Connect | AskVaultHost] = BlockingEndpoint(control, ToServerBridge)
+    line: BlockingEndpoint[wire.Connect | wire.AskVaultHost] = BlockingEndpoint(control, wire.ToServerBridge)
     order = line.next()
     if order is None:
         return
-    if isinstance(order, AskVaultHost):
+    if isinstance(order, wire.AskVaultHost):
         return _ask(control, order)
     shape = shape_of(order.request)
     link = VaultEnd(shape, *line.take_descriptors(2))
@@ -38,12 +38,12 @@ def _serve(control: socket.socket) -> None:
     confine(loops, (control.fileno(), connection.fileno()), allow_degraded=order.allow_degraded)
 
 
-def _ask(control: socket.socket, order: AskVaultHost) -> None:
+def _ask(control: socket.socket, order: wire.AskVaultHost) -> None:
     try:
         connection, channel = _connected(
-            Address.parse(order.address), order.credentials, KIND.size + 2 * MAX_PART_BYTES
+            Address.parse(order.address), order.credentials, KIND.size + 2 * wire.MAX_PART_BYTES
         )
-        shown = VaultHostShown(channel.peer_hash, ask_for_evidence(channel, order.nonce))
+        shown = wire.VaultHostShown(channel.peer_hash, ask_for_evidence(channel, order.nonce))
     except CloisterError as reason:
         return _refuse(control, reason)
     with connection:
@@ -51,7 +51,7 @@ def _ask(control: socket.socket, order: AskVaultHost) -> None:
     control.sendall(encode_frame((shown,)))
 
 
-def _reach(order: Connect, longest: int) -> tuple[socket.socket, SecureChannel]:
+def _reach(order: wire.Connect, longest: int) -> tuple[socket.socket, SecureChannel]:
     if not order.credentials.pinned:
         raise VaultLost("No vault host may be spoken to before its evidence was checked.")
     address = Address.parse(order.address)
@@ -60,7 +60,7 @@ def _reach(order: Connect, longest: int) -> tuple[socket.socket, SecureChannel]:
     return connection, channel
 
 
-def _connected(address: Address, credentials: Credentials, longest: int) -> tuple[socket.socket, SecureChannel]:
+def _connected(address: Address, credentials: wire.Credentials, longest: int) -> tuple[socket.socket, SecureChannel]:
     try:
         connection = address.connect(CONNECT_S)
     except OSError as reason:
@@ -74,11 +74,11 @@ def _refuse(control: socket.socket, reason: CloisterError) -> None:
     control.sendall(encode_frame((start_failed(reason, "The vault host cannot be used"),)))
 
 
+@dataclass(eq=False, repr=False)
 class ServerBridge:
-    def __init__(self, control: socket.socket, link: VaultEnd, channel: SecureChannel) -> None:
-        self._control = control
-        self._link = link
-        self._channel = channel
+    _control: socket.socket
+    _link: VaultEnd
+    _channel: SecureChannel
 
     def questions(self) -> None:
         while (question := self._link.next_question()) is not None:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from time import monotonic
 
 from cloister.errors import ProtocolError
-from cloister.messages.between_bridges import Credentials
+from cloister.messages.network_link import Credentials
 
 PROTOCOL = "cloister-link/3"
 MAX_RECORD_BYTES = 16 * 1024 * 1024  # no channel may be made for longer records than this
@@ -80,12 +80,7 @@ class SecureChannel:
     def shake_hands(self, end: float) -> None:
         done, received = False, b""
         while not done:
-            try:
-                done = self.advance(received)
-            except ProtocolError:
-                with suppress(OSError):
-                    self._connection.sendall(self.unsent())  # the alert that says why
-                raise
+            done = self.advance(received)
             if (left := end - monotonic()) <= 0:
                 raise TimeoutError
             self._connection.settimeout(left)
@@ -108,6 +103,8 @@ class SecureChannel:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as reason:
+            with suppress(OSError):
+                self._connection.send(self.unsent())  # the alert that says why
             raise ProtocolError(_in_our_words(reason)) from None
         try:
             self._check_peer()

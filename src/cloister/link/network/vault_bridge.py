@@ -4,6 +4,7 @@ It acts as the service on a new vault's link, and as the controller on its contr
 import select
 import socket
 from contextlib import suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 import msgspec
@@ -13,29 +14,33 @@ from cloister.link.network.confine import confine
 from cloister.link.network.handshake import check_request, grant_vault, next_request, shape_of, show_evidence
 from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of
 from cloister.link.network.tls import CutOff, SecureChannel
-from cloister.messages.between_bridges import EvidenceRequest
+from cloister.messages import network_link as wire
+from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.controller_vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.vault_host_bridge import Accept, Admitted, HostEvidence, ToVaultBridge, UseVault, WantEvidence
+from cloister.messages.generation import Failed
+from cloister.messages.lifecycle import raised
 from cloister.process.blocking import BlockingEndpoint
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
 
 
-def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
-    line: BlockingEndpoint[UseVault | HostEvidence] = BlockingEndpoint(host, ToVaultBridge)
-    while isinstance(asked := next_request(channel), EvidenceRequest):
-        line.send(WantEvidence(asked.nonce))
+def carry(host: socket.socket, channel: SecureChannel, order: wire.Accept) -> None:
+    line: BlockingEndpoint[wire.UseVault | Evidence | Failed] = BlockingEndpoint(host, wire.ToVaultBridge)
+    while isinstance(asked := next_request(channel), wire.EvidenceRequest):
+        line.send(AskEvidence(0, asked.nonce))
         shown = line.next()
-        if not isinstance(shown, HostEvidence):
+        if isinstance(shown, Failed):
+            raise raised(shown)
+        if not isinstance(shown, Evidence):
             return
         show_evidence(channel, shown.document)
     if asked is None:
         return
     check_request(channel, asked, order.request)
-    line.send(Admitted())
-    if not isinstance(line.next(), UseVault):
+    line.send(wire.Admitted())
+    if not isinstance(line.next(), wire.UseVault):
         return
     question, answer, control = line.take_descriptors(3)
     vault = socket.socket(fileno=control)
@@ -46,13 +51,13 @@ def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
     confine(loops, keep, allow_degraded=order.allow_degraded)
 
 
+@dataclass(eq=False, repr=False)
 class VaultBridge:
-    def __init__(self, host: socket.socket, vault: socket.socket, link: ServiceEnd, channel: SecureChannel) -> None:
-        self._host = host
-        self._vault = vault
-        self._link = link
-        self._channel = channel
-        self._unsent: SimpleQueue[bytes] = SimpleQueue()
+    _host: socket.socket
+    _vault: socket.socket
+    _link: ServiceEnd
+    _channel: SecureChannel
+    _unsent: SimpleQueue[bytes] = field(default_factory=SimpleQueue)
 
     def from_server(self) -> None:
         """A server kills what it no longer needs, so most sessions end in a cut line: it is not reported."""
