@@ -17,7 +17,7 @@ from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
 from cloister.levels import PolicyName
 from cloister.messages.types import SamplingParams
-from cloister.prefix.policy import POLICIES
+from cloister.prefix.base import POLICIES
 from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine

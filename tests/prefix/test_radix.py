@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cloister.engine.runner import BlockPool
 from cloister.levels import PolicyName
-from cloister.prefix.base import PrefixKey
+from cloister.prefix.base import BlockPool, PrefixKey
 from cloister.prefix.node import Namespace, Node
 from cloister.prefix.radix import RadixCache
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages

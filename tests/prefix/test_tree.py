@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from cloister.engine.runner import BlockPool
+from cloister.prefix.base import BlockPool
 from cloister.prefix.node import Namespaces
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tree import Tree

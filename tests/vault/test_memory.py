@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.compute.layout import BLOCK_TOKENS, Layout
-from cloister.engine.runner import BlockPool
-from cloister.prefix.base import Paging, PrefixKey
+from cloister.prefix.base import BlockPool, Paging, PrefixKey
 from cloister.vault.partitioned import SessionMemory
 
 Content = tuple[tuple[int, ...], bool]

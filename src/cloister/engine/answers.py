@@ -7,9 +7,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from cloister.compute.layout import Chunk, Layout
-from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import Sequence
-from cloister.prefix.base import Paging, PrefixCache, PrefixKey
+from cloister.prefix.base import BlockPool, Paging, PrefixCache, PrefixKey
 
 MAX_TURNS = 64  # that wait; then the tenant with the most of them loses its oldest
 

@@ -13,10 +13,9 @@ import torch
 
 from cloister.compute.base import KVCache
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted, lay_out
-from cloister.engine.runner import BlockPool
 from cloister.errors import PromptTooLong
 from cloister.models.decoder import Decoder
-from cloister.prefix.base import Pool
+from cloister.prefix.base import BlockPool
 
 CHUNK_TOKENS = 512  # of a beginning, in one step
 ROWS = 128  # of logits at a time: each is as long as the vocabulary
@@ -31,7 +30,7 @@ class Continuations:
         self,
         decoder: Decoder,
         cache: KVCache,
-        pool: Pool | None = None,
+        pool: BlockPool | None = None,
         make_room: Callable[[int], bool] = lambda count: True,
         rows: int | None = None,
     ) -> None:

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.reuse import PrefixReuse
-from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import HeldBlocks, Sequence
 from cloister.engine.tenants import TenantQueues
 from cloister.fairness import ActiveTenants, Pace, ServiceMeter
-from cloister.prefix.base import PrefixCache
+from cloister.prefix.base import BlockPool, PrefixCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
-    from cloister.prefix.base import PrefixKey
-    from cloister.prefix.policy import Policy
+    from cloister.prefix.base import Policy, PrefixKey
 
 _SLACK = 32
 
@@ -106,15 +105,12 @@ class Node:
     namespace: Namespace
     tokens: bytes
     blocks: list[int]
+    rights: list[Namespace]  # that keep the node if others are forgotten; oldest first
     parent: Node | None = None
     children: dict[tuple[Namespace, bytes], Node] = field(default_factory=dict)  # by namespace and first page
-    shared_rights: list[Namespace] | None = None  # None: the right to this node is its namespace's alone
     epoch: int = 0  # of its last use
     compressed: bool = False  # several turns of one conversation (SafeKV §VI-B1)
     serial: int | None = None  # in the eviction queue of its tenant
-
-    def __repr__(self) -> str:
-        return f"<Node of {self.pages} pages>"
 
     @property
     def pages(self) -> int:
@@ -123,22 +119,3 @@ class Node:
     @property
     def in_tree(self) -> bool:
         return self.parent is not None
-
-    @property
-    def rights(self) -> tuple[Namespace, ...]:
-        """The namespaces that keep the node if others are forgotten; oldest first."""
-        return (self.namespace,) if self.shared_rights is None else tuple(self.shared_rights)
-
-    def has_right(self, namespace: Namespace) -> bool:
-        return namespace is self.namespace if self.shared_rights is None else namespace in self.shared_rights
-
-    def add_right(self, namespace: Namespace) -> None:
-        """The first call makes the list of rights."""
-        if self.shared_rights is None:
-            self.shared_rights = []
-        if namespace not in self.shared_rights:
-            self.shared_rights.append(namespace)
-
-    def drop_right(self, namespace: Namespace) -> None:
-        assert self.shared_rights is not None
-        self.shared_rights.remove(namespace)
