@@ -1,8 +1,6 @@
 """Next-token log-probabilities for many continuations of one beginning, whose keys and values are computed once.
 A continuation that grows in several ways is copied, not recomputed. Release wipes all blocks."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,7 +40,7 @@ class Continuations:
         self.at_once: int | None = None  # the most tokens in one step, if fewer than usual
 
     @contextmanager
-    def branches(self, beginning: Sequence[int], temperature: float) -> Iterator[GrowingBranches]:
+    def branches(self, beginning: Sequence[int], temperature: float) -> "Iterator[GrowingBranches]":
         held = GrowingBranches(self, beginning, temperature)
         try:
             yield held

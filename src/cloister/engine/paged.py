@@ -11,8 +11,8 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.answers import Answers
 from cloister.engine.base import Engine, EngineRequest
+from cloister.engine.reuse import Answers
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work

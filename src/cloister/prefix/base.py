@@ -1,8 +1,6 @@
 """The contract of a prefix cache, which decides by tenant, salt, policy and tokens alone.
 It has no part in the order of requests: a scheduler that prefers hits reveals one tenant's prompts to another."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -103,7 +101,7 @@ class PrefixKey:
     policy: PolicyName
     paging: Paging
     tokens: bytes
-    labelled_as: PrefixKey | None = None  # the key of the prompt alone, whose label bounds what is public here
+    labelled_as: "PrefixKey | None" = None  # the key of the prompt alone, whose label bounds what is public here
 
 
 @dataclass(frozen=True, slots=True)

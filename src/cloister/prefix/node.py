@@ -2,15 +2,11 @@
 Namespaces and tenants are held weakly; SafeKV (§VI-A: `creator_id`) keeps
 the first tenant with a right to a shared node alone; then a node goes although others still use it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-if TYPE_CHECKING:
-    from cloister.prefix.base import Policy, PrefixKey
+from cloister.prefix.base import Policy, PrefixKey
 
 _SLACK = 32
 
@@ -32,18 +28,18 @@ class EvictionQueue:
     def first_epoch(self) -> int:
         return self._heap[0][0]
 
-    def push(self, node: Node, serial: int) -> None:
+    def push(self, node: "Node", serial: int) -> None:
         """Among nodes of one epoch, compressed ones come first, then the smallest serial number."""
         node.serial = serial
         self._nodes[serial] = node
         heappush(self._heap, (node.epoch, not node.compressed, serial))
 
-    def pop(self) -> tuple[int, Node]:
+    def pop(self) -> "tuple[int, Node]":
         epoch, node = self._heap[0][0], self._nodes[self._heap[0][2]]
         self.remove(node)
         return epoch, node
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: "Node") -> None:
         if node.serial is None:
             return
         del self._nodes[node.serial]
@@ -106,8 +102,8 @@ class Node:
     tokens: bytes
     blocks: list[int]
     rights: list[Namespace]  # that keep the node if others are forgotten; oldest first
-    parent: Node | None = None
-    children: dict[tuple[Namespace, bytes], Node] = field(default_factory=dict)  # by namespace and first page
+    parent: "Node | None" = None
+    children: "dict[tuple[Namespace, bytes], Node]" = field(default_factory=dict)  # by namespace and first page
     epoch: int = 0  # of its last use
     compressed: bool = False  # several turns of one conversation (SafeKV §VI-B1)
     serial: int | None = None  # in the eviction queue of its tenant

@@ -1,8 +1,6 @@
 """The paged KV cache in a GPU's memory: [block][layer][keys, values][kv head][16 · dim].
 Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
