@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.compute import layout
-from cloister.engine import answers as engine_answers
+from cloister.engine import reuse as engine_answers
 from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
 from cloister.levels import PolicyName
