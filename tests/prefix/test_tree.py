@@ -45,7 +45,7 @@ def test_a_removed_node_keeps_neither_tokens_nor_neighbours(no_collector: None) 
     child = tree.add(parent, owner, owner, pages(2, 3), [1, 2])
     owner.tenant.queue.push(child, 0)
     tree.remove(child)
-    assert not child.in_tree and not child.tokens and not child.blocks
+    assert child.parent is None and not child.tokens and not child.blocks
     assert not owner.tenant.queue and not parent.children
 
 

@@ -14,7 +14,7 @@ from cloister.files import needed, read_bounded, write_whole
 from cloister.transparency.note import read_key_file
 
 if TYPE_CHECKING:
-    from cloister.prefix.templates import Template
+    from cloister.prefix.public_pages import Template
     from cloister.prompts.tokenizer import Tokenizer
 
 MAX_TEXT_BYTES = 1 << 20
@@ -44,7 +44,7 @@ def register(
       cloister serve --keys keys.toml --templates templates --templates-key "$(cat templates.vkey)"
     """
     from cloister.controller.template_file import read_signed, sign_templates
-    from cloister.prefix.templates import Template, read_templates
+    from cloister.prefix.public_pages import Template, read_templates
 
     signing = read_key_file(key, new=name)
     kept = read_templates(read_signed(into, signing.verifier)) if into.exists() else ()

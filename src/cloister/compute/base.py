@@ -109,7 +109,6 @@ class LinkAnswerer:
 
     def start(self) -> None:
         """Before the process is sealed: that allows no new threads."""
-        return None
 
     def fileno(self) -> int:
         """Becomes readable when it stops answering."""
@@ -153,7 +152,6 @@ class LinkAnswerer:
 
     def leave(self) -> None:
         """Stop answering for good: the process is about to end."""
-        return None
 
     def close(self) -> None:
         os.close(self._event)
@@ -205,14 +203,12 @@ class Kernels(ABC):
 
     def take_short_turns(self) -> None:
         """The calling thread will wake vaults at every layer. Have the woken ones wait until it has woken all."""
-        return None
 
     def drop_scratch(self) -> None:
         return None
 
     def forget(self) -> None:
         """Overwrite what is left of the steps so far outside the cache."""
-        return None
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -272,7 +268,6 @@ class Device(ABC):
 
     def open(self, role: Role = "service") -> None:
         """This process can fork no process that computes here afterwards."""
-        return None
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
         """Have the file of weights in the device's memory once; parts are views of it. None: each process has a copy.
@@ -282,7 +277,6 @@ class Device(ABC):
 
     def reserve(self) -> None:
         """Take the memory that steps will need, where a sealed process gets no more."""
-        return None
 
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:

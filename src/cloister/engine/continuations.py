@@ -33,7 +33,7 @@ class Continuations:
         rows: int | None = None,
     ) -> None:
         self._decoder, self._cache = decoder, cache
-        self._pool = BlockPool(cache.blocks, cache.wipe) if pool is None else pool
+        self.pool = BlockPool(cache.blocks, cache.wipe) if pool is None else pool
         self._make_room = make_room
         self.vocabulary, self.max_context = decoder.vocabulary, decoder.max_context
         self._rows = rows
@@ -83,19 +83,13 @@ class Continuations:
         return found
 
     def allocate(self, count: int) -> list[int]:
-        blocks = self._pool.allocate(count) if self._make_room(count) else None
+        blocks = self.pool.allocate(count) if self._make_room(count) else None
         if blocks is None:
             raise PromptTooLong(
                 "The keys and values of the candidates do not fit the memory reserved for them.",
                 hint="Sample fewer candidates (λ_max), or mark shorter secrets.",
             )
         return blocks
-
-    def retain(self, blocks: Sequence[int]) -> None:
-        self._pool.retain(blocks)
-
-    def release(self, blocks: Sequence[int]) -> None:
-        self._pool.release(blocks)
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:
         self._cache.copy([source for source, _ in copies], [target for _, target in copies])
@@ -155,7 +149,7 @@ class GrowingBranches:
     def _scored(self, rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
         """ln P of each row's tokens after its first. The rows are the branches until the next ones."""
         for blocks in self._own:
-            self._held.release(blocks)
+            self._held.pool.release(blocks)
         self._own = []
         for row in rows:
             self._own.append(self._held.allocate(-(-(len(row) - 1) // BLOCK_TOKENS)))
@@ -182,15 +176,15 @@ class GrowingBranches:
 
     def release(self) -> None:
         for blocks in self._own:
-            self._held.release(blocks)
-        self._held.release(self._shared)
+            self._held.pool.release(blocks)
+        self._held.pool.release(self._shared)
         self._own, self._shared = [], []
 
     def _inherit(self, parents: Sequence[int], length: int) -> list[list[int]]:
         """A parent's first child takes over its last block; the others copy it."""
         old = self._own
         for index in set(range(len(old))) - set(parents):
-            self._held.release(old[index])
+            self._held.pool.release(old[index])
             old[index] = []
         whole, held = length // BLOCK_TOKENS, -(-length // BLOCK_TOKENS)
         added = -(-self._length // BLOCK_TOKENS) - held
@@ -202,7 +196,7 @@ class GrowingBranches:
         for parent in parents:
             blocks = list(old[parent])
             if parent in inherited:
-                self._held.retain(blocks[:whole])
+                self._held.pool.retain(blocks[:whole])
                 if held > whole:
                     copies.append((blocks[whole], next(fresh)))
                     blocks[whole] = copies[-1][1]

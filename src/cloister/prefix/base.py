@@ -138,7 +138,6 @@ class PrefixCache:
 
     def expect(self, key: PrefixKey) -> None:
         """From now on the key may be labelled."""
-        return None
 
     def resume(self, key: PrefixKey) -> Sequence[int]:
         """Blocks that this key's request inserted or found before, retained for the caller; no hit."""
@@ -146,11 +145,9 @@ class PrefixCache:
 
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
         """Retain what is worth keeping of these blocks. Called whenever more blocks are full, and at the end."""
-        return None
 
     def evict(self, count: int) -> None:
         """Free `count` more blocks. A block that no sequence holds must go, or requests would wait for ever."""
-        return None
 
     def make_room(self, count: int) -> bool:
         """Whether `count` blocks are free, after evicting as many as lack."""
@@ -161,11 +158,9 @@ class PrefixCache:
     def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
         """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration.
         The request finds other tenants' public pages up to this number only. A second label changes nothing."""
-        return None
 
     def forget(self, tenant: str) -> None:
         """Drop every page that only this tenant has a right to. Blocks that no running sequence holds are wiped now."""
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,3 @@ class Node:
     @property
     def pages(self) -> int:
         return len(self.blocks)
-
-    @property
-    def in_tree(self) -> bool:
-        return self.parent is not None

@@ -134,7 +134,7 @@ class RadixCache(PrefixCache):
         if self._namespaces.tenant(tenant) is None:  # without pages here, a call must not cost other tenants a walk
             return
         for node in list(self.tree.nodes()):
-            if not node.in_tree or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
+            if node.parent is None or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
                 continue
             if len(mine) == len(node.rights):
                 self._blocks.remove(node)

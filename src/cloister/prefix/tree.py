@@ -166,7 +166,7 @@ class EvictionOrder:
         self._serial = count()
 
     def push(self, node: Node) -> None:
-        if node.serial is None and node.in_tree and not node.children:
+        if node.serial is None and node.parent is not None and not node.children:
             node.namespace.tenant.queue.push(node, next(self._serial))
 
     def victims(self, tenants: Iterable[Tenant], share: int) -> Iterator[Node]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 from cloister.cli.templates import beginning
 from cloister.levels import PolicyName
-from cloister.prefix.templates import ALL, Template
+from cloister.prefix.public_pages import ALL, Template
 from cloister_bench.sharing.workloads import Workload
 from cloister_bench.sharing.world import PAGE, Reader, Setting, Tokens, World
 

@@ -20,8 +20,8 @@ from cloister.messages.controller_detector import Label
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 from cloister.messages.types import SamplingParams
 from cloister.prefix.base import BlockPool, Paging, PrefixKey
+from cloister.prefix.public_pages import Template
 from cloister.prefix.radix import RadixCache
-from cloister.prefix.templates import Template
 from cloister.prompts.tokenizer import Tokenizer
 
 PAGE = 16
