@@ -37,15 +37,8 @@ class KVCache(ABC):
     blocks: int
     dtype: torch.dtype
 
-    @property
-    def block_bytes(self) -> int:
-        return self.shape.block_bytes(self.dtype)
-
     @abstractmethod
     def wipe(self, blocks: Sequence[int]) -> None: ...
-
-    @abstractmethod
-    def read(self, block: int) -> bytes: ...
 
     @abstractmethod
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:

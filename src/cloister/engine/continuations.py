@@ -36,7 +36,7 @@ class Continuations:
         self.pool = BlockPool(cache.blocks, cache.wipe) if pool is None else pool
         self._make_room = make_room
         self.vocabulary, self.max_context = decoder.vocabulary, decoder.max_context
-        self._rows = rows
+        self.rows = rows or ROWS
         self.at_once: int | None = None  # the most tokens in one step, if fewer than usual
 
     @contextmanager
@@ -50,10 +50,6 @@ class Continuations:
 
     def limit(self, usual: int) -> int:
         return usual if self.at_once is None else max(1, min(usual, self.at_once))
-
-    @property
-    def rows(self) -> int:
-        return self._rows or ROWS
 
     def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
         with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:

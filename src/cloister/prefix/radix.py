@@ -146,10 +146,6 @@ class RadixCache(PrefixCache):
     def evictions(self) -> int:
         return self._blocks.evictions
 
-    @property
-    def pages(self) -> int:
-        return self._blocks.pages
-
     def _visible(self, viewer: Namespace, key: PrefixKey, policy: Policy, most: int) -> Path:
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
 

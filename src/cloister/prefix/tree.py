@@ -215,10 +215,6 @@ class TreeBlocks:
         self.order = EvictionOrder(tree, lambda node: self._in_use(node.blocks[-1]))
         self._held = bytearray(pool.total)  # whether each block is in a node
 
-    @property
-    def pages(self) -> int:
-        return sum(self._held)
-
     def first_kept(self, blocks: Sequence[int], start: int) -> int:
         """The first block from `start` on that the tree holds already: a block is added only once."""
         return next((at for at in range(start, len(blocks)) if self._held[blocks[at]]), len(blocks))

@@ -71,7 +71,7 @@ class _Answerer(LinkAnswerer):
 class CompactLab:
     def __init__(self, decoder: Decoder, mib: int) -> None:
         cache = reserve_cache(decoder, mib)
-        self._cache, self.block_bytes = on_host(cache), cache.block_bytes
+        self._cache, self.block_bytes = on_host(cache), cache.shape.block_bytes(cache.dtype)
         self._runner = ModelRunner(decoder, cache)
         self._memory, self._answerer, self._numbers = SessionMemory(), _Answerer(), count(1)
         self._pool = BlockPool(cache.blocks, self._runner.wipe)

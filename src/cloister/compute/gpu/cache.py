@@ -25,9 +25,6 @@ class GpuCache(KVCache):
     def wipe(self, blocks: Sequence[int]) -> None:
         self._held[torch.tensor(blocks, dtype=torch.int64, device="cuda")] = 0
 
-    def read(self, block: int) -> bytes:
-        return self._held[block].view(torch.uint8).cpu().numpy().tobytes()
-
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Some at a time: what is copied is held twice meanwhile, and a sealed process gets little memory."""
         places = torch.tensor([list(sources), list(targets)], dtype=torch.int64, device="cuda")
