@@ -3,7 +3,7 @@ on. What people wrote must not pass for what the template wrote (`Rendered`). It
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -85,14 +85,13 @@ class ChatTemplate:
             ) from None
         return Rendered(text, mark)
 
-    def _marked_message(self, message: Mapping[str, Any], mark: str) -> dict[str, str]:
-        role, content = message.get("role"), message.get("content")
+    def _marked_message(self, message: Mapping[str, Any], mark: str) -> dict[str, Any]:
+        role = message.get("role")
         if not isinstance(role, str) or not _ROLE.fullmatch(role):
             raise InvalidRequest("A message's role is not one a chat template knows.", param="messages")
-        if not isinstance(content, str):
-            raise InvalidRequest("A message's content is not a text.", param="messages")
         pattern = self._reserved_for_assistant if role == "assistant" else self._reserved
-        return {"role": role, "content": _marked(content, pattern, mark)}
+        words = {key: value for key, value in message.items() if key != "role"}
+        return {"role": role, **_map_strings(words, lambda text: _marked(text, pattern, mark))}
 
 
 def _marked(text: str, pattern: re.Pattern[str], mark: str) -> str:
@@ -121,6 +120,16 @@ def any_of(names: Iterable[str]) -> re.Pattern[str]:
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
     pairs = zip(one, other, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
+
+
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map_strings(item, change) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_map_strings(item, change) for item in value]
+    return value
 
 
 class _Refused(Exception):
