@@ -1,10 +1,8 @@
 """Sampling with a model on this machine, for clients that obfuscate before sending. Secrets stay in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import BLOCK_TOKENS
@@ -13,7 +11,7 @@ from cloister.detection.redaction import shipped_redaction
 from cloister.engine.continuations import Continuations
 from cloister.models.decoder import RawParts
 from cloister.models.load import load_decoder
-from cloister.models.source import find_model
+from cloister.models.source import ModelFolder, find_model
 from cloister.models.weights import open_weights
 from cloister.obfuscation.candidates.medications import known_medications
 from cloister.obfuscation.goal import Method, SamplingGoal
@@ -27,9 +25,6 @@ from cloister.obfuscation.store import MemoryStore, Store
 from cloister.obfuscation.store_file import FileStore, SubstitutesFile
 from cloister.obfuscation.tags import Detector
 from cloister.prompts.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from cloister.models.source import ModelFolder
 
 MAX_CONTEXT = 4096
 LONGEST_SECRET_TOKENS = 64

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cloister.controller.template_file import read_signed
 from cloister.models.source import ModelFolder
-from cloister.prefix.templates import read_templates
+from cloister.prefix.public_pages import read_templates
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.transparency.note import VerifierKey
 from tests.cli.conftest import Run

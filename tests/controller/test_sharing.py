@@ -13,7 +13,7 @@ from cloister.controller.sharing import Sharing, shared_secret
 from cloister.messages.controller_frontend import KeyEntry
 from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.types import SamplingParams
-from cloister.prefix.templates import Template
+from cloister.prefix.public_pages import Template
 
 PARAMS = SamplingParams(max_tokens=8)
 PROMPT = tuple(range(10))

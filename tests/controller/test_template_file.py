@@ -15,7 +15,7 @@ from cloister.controller.template_file import find_templates, sign_templates, to
 from cloister.errors import SetupError
 from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.types import SamplingParams
-from cloister.prefix.templates import Template
+from cloister.prefix.public_pages import Template
 from cloister.transparency.note import Algorithm, SigningKey
 
 KEY, OTHER = (SigningKey.generate("templates.example", Algorithm.ED25519) for _ in range(2))

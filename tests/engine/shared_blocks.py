@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloister.prefix.base import Found, Pool, PrefixCache, PrefixKey
+from cloister.prefix.base import BlockPool, Found, PrefixCache, PrefixKey
 
 
 class SharedBlocks(PrefixCache):
@@ -15,7 +15,7 @@ class SharedBlocks(PrefixCache):
         self.lent = 0
         self.asked_by: list[str] = []
 
-    def attach(self, pool: Pool, page_tokens: int) -> None:
+    def attach(self, pool: BlockPool, page_tokens: int) -> None:
         super().attach(pool, page_tokens)
         self._size = page_tokens * 4
 

@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.compute import layout
-from cloister.engine import answers as engine_answers
+from cloister.engine import reuse as engine_answers
 from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
 from cloister.levels import PolicyName
 from cloister.messages.types import SamplingParams
-from cloister.prefix.policy import POLICIES
+from cloister.prefix.base import POLICIES
 from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine
+from tests.prefix.keys import pages_in
 
 FIRST = [random.Random(4).randrange(32) for _ in range(11)]
 MORE = [3, 1, 4, 1, 5]
@@ -179,7 +180,7 @@ def test_a_forgotten_tenants_answers_are_wiped(engine: PagedEngine, cache: Radix
     for _ in range(steps):
         engine.step()
     engine.forget("a")
-    assert not engine.has_work and cache.pages == 0 and engine._pool.free == 256
+    assert not engine.has_work and pages_in(cache) == 0 and engine._pool.free == 256
     assert (runner.tokens == -1).all()
 
 
@@ -237,7 +238,7 @@ def test_a_step_that_fails_loses_answers_and_no_block(engine: PagedEngine, cache
         engine.step()
     runner.fail_next = RuntimeError("lost")
     assert engine.step() == [] and engine.take_failure()
-    assert not engine.has_work and engine._pool.free == 256 - cache.pages
+    assert not engine.has_work and engine._pool.free == 256 - pages_in(cache)
 
 
 def test_a_turn_whose_prompt_was_evicted_is_let_go(engine: PagedEngine, cache: RadixCache) -> None:
@@ -245,7 +246,7 @@ def test_a_turn_whose_prompt_was_evicted_is_let_go(engine: PagedEngine, cache: R
     while not engine.only_spare:
         engine.step()
     engine._prefix.evict(256)
-    assert cache.pages == 0
+    assert pages_in(cache) == 0
     engine.step()
     assert not engine.has_work and engine._pool.free == 256
 
@@ -292,11 +293,11 @@ def test_random_chats_get_the_answers_they_would_get_without_reuse(data: st.Data
         if draw(st.integers(0, 9)) == 0:
             engine.forget(tenant)
     drain(engine)
-    assert engine._pool.free == engine._pool.total - cache.pages
+    assert engine._pool.free == engine._pool.total - pages_in(cache)
     for tenant in "ab":
         engine.forget(tenant)
     assert layout.BLOCK_TOKENS == 4
     runner = engine._runner
     assert isinstance(runner, FakeRunner)
-    if cache.pages == 0:
+    if pages_in(cache) == 0:
         assert (runner.tokens == -1).all()

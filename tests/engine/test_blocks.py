@@ -2,7 +2,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cloister.engine.runner import BlockPool
+from cloister.prefix.base import BlockPool
 
 
 def test_allocate_is_all_or_nothing():

@@ -74,7 +74,7 @@ def test_a_branch_is_computed_as_if_it_were_alone(decoder: Decoder, monkeypatch:
         assert np.array_equal(straight[0], found[number])
     assert np.allclose(np.exp(found).sum(axis=1), 1, atol=1e-4)
     assert not cache._keys.any() and not cache._values.any(), "keys and values are wiped"
-    assert model._pool.free == 64
+    assert model.pool.free == 64
 
 
 def test_the_beginning_is_computed_as_the_engine_does(decoder: Decoder) -> None:
@@ -91,7 +91,7 @@ def test_too_many_branches_are_refused_and_leave_nothing(decoder: Decoder) -> No
     with pytest.raises(PromptTooLong, match="memory"), model.branches(BEGINNING, 1.0) as branches:
         first_row(branches)
         rows(branches, [0] * 9, [[1]] * 9)
-    assert model._pool.free == 8 and not cache._keys.any()
+    assert model.pool.free == 8 and not cache._keys.any()
 
 
 @pytest.mark.parametrize("most", [None, 3, 11])

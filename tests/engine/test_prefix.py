@@ -15,6 +15,7 @@ from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine, request
 from tests.engine.shared_blocks import SharedBlocks
+from tests.prefix.keys import pages_in
 
 PREFIX = list(range(20))
 
@@ -139,7 +140,7 @@ def test_whatever_is_found_the_answer_is_the_same_to_the_last_bit(policy: Policy
         assert answers == {r.request_id: alone(r) for r in requests[start : start + 12]}
         found += sum(answer.cached for answer in answers.values())
     assert (found > 0) == (policy != "none")
-    assert engine.stats().blocks_free == 30 and engine._pool.free == 30 - cache.pages
+    assert engine.stats().blocks_free == 30 and engine._pool.free == 30 - pages_in(cache)
 
 
 def test_a_tenant_is_told_what_it_found_and_never_what_it_may_not_see() -> None:

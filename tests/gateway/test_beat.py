@@ -12,8 +12,8 @@ import pytest
 
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
+from cloister.gateway.answer import EVENT_BYTES, padded
 from cloister.gateway.app import create_app
-from cloister.gateway.beat import EVENT_BYTES, padded
 from cloister.messages.generation import Tokens
 from cloister.messages.types import SamplingParams
 from tests.backend.test_grid import StillLoop

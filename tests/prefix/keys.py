@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cloister.levels import PolicyName
 from cloister.prefix.base import Paging, PrefixKey
+from cloister.prefix.radix import RadixCache
 
 PAGE_TOKENS = 2
 SIZE = PAGE_TOKENS * 4
@@ -18,6 +19,10 @@ _NUMBERS = count(1_000_000)
 def pages(*tokens: int) -> bytes:
     """One page for each number."""
     return b"".join(struct.pack("<2i", token, token + 100) for token in tokens)
+
+
+def pages_in(cache: RadixCache) -> int:
+    return sum(node.pages for node in cache.tree.nodes())
 
 
 def key_of(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cloister.prefix.base import PrefixKey
-from cloister.prefix.policy import POLICIES
+from cloister.prefix.base import POLICIES, PrefixKey
 
 PUBLIC = ("", "")
 Who = tuple[str, str]

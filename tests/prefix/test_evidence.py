@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.prefix.evidence import Evidence, attack_gain, laplace, page_digests
+from cloister.prefix.public_pages import Evidence, attack_gain, laplace, page_digests
 from tests.prefix.keys import SIZE, pages
 
 SECRET = bytes(32)

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from cloister.prefix import labels as module
-from cloister.prefix.labels import Labels
+from cloister.prefix import radix as module
+from cloister.prefix.radix import Labels
 from tests.prefix.keys import PAGE_TOKENS, key_of, pages
 
 

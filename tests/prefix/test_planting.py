@@ -14,9 +14,8 @@ from itertools import count
 
 import pytest
 
-from cloister.engine.runner import BlockPool
 from cloister.levels import PolicyName
-from cloister.prefix.base import Paging, PrefixKey
+from cloister.prefix.base import BlockPool, Paging, PrefixKey
 from cloister.prefix.radix import RadixCache
 
 PAGE = 16

@@ -10,7 +10,7 @@ STEPS = st.lists(st.tuples(st.integers(0, NODES - 1), st.sampled_from((0, 1, 5, 
 
 
 def node_of(epoch: int = 0) -> Node:
-    node = Node(Namespace(Tenant("a")), b"", [])
+    node = Node(Namespace(Tenant("a")), b"", [], [])
     node.epoch = epoch
     return node
 

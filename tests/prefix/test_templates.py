@@ -6,8 +6,7 @@ import pytest
 
 from cloister.errors import SetupError
 from cloister.prefix.base import Paging
-from cloister.prefix.evidence import page_digests
-from cloister.prefix.templates import ALL, Template, Templates, read_templates
+from cloister.prefix.public_pages import ALL, Template, Templates, page_digests, read_templates
 
 SECRET = bytes(32)
 DIGEST = "0" * 64

@@ -5,11 +5,11 @@ import weakref
 
 import pytest
 
-from cloister.engine.runner import BlockPool
+from cloister.prefix.base import BlockPool
 from cloister.prefix.node import Namespaces
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tree import Tree
-from tests.prefix.keys import PAGE_TOKENS, SIZE, key_of, pages
+from tests.prefix.keys import PAGE_TOKENS, SIZE, key_of, pages, pages_in
 
 
 def test_every_node_is_found_by_its_own_namespace_and_first_page_alone() -> None:
@@ -45,7 +45,7 @@ def test_a_removed_node_keeps_neither_tokens_nor_neighbours(no_collector: None) 
     child = tree.add(parent, owner, owner, pages(2, 3), [1, 2])
     owner.tenant.queue.push(child, 0)
     tree.remove(child)
-    assert not child.in_tree and not child.tokens and not child.blocks
+    assert child.parent is None and not child.tokens and not child.blocks
     assert not owner.tenant.queue and not parent.children
 
 
@@ -65,4 +65,4 @@ def test_with_a_tenants_last_node_its_record_and_key_go_at_once(no_collector: No
     kept = weakref.ref(record)
     del record
     cache.forget("a")
-    assert kept() is None and cache._namespaces.tenant("b") is not None and cache.pages == 2
+    assert kept() is None and cache._namespaces.tenant("b") is not None and pages_in(cache) == 2

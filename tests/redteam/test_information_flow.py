@@ -21,7 +21,7 @@ from cloister.messages.controller_service import FromSealedService, Generate
 from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.types import SamplingParams
-from cloister.prefix.policy import POLICIES
+from cloister.prefix.base import POLICIES
 from tests.controller.fakes import Node
 
 SECRET = "what_another_user_said"

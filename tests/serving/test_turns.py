@@ -27,6 +27,7 @@ from cloister.models.decoder import Decoder
 from cloister.models.source import ModelFolder
 from cloister.prefix.radix import RadixCache
 from cloister.prompts.tokenizer import Tokenizer
+from tests.caches import bytes_of
 from tests.models.architectures import CONFIGS, random_decoder
 from tests.served import running_server
 from tests.serving.conftest import Answer
@@ -72,7 +73,7 @@ def pages(decoder: Decoder, layout: Layout, first: int, *sizes: int) -> list[byt
         runner.forward([Chunk(tokens[at:end], at, blocks[: layout.blocks(end)], layout)])
         at = end
     assert at == len(tokens)
-    return [runner.cache.read(block) for block in blocks]
+    return [bytes_of(runner.cache, block) for block in blocks]
 
 
 def test_an_answer_has_other_bits_than_the_same_words_in_a_prompt(decoder: Decoder) -> None:

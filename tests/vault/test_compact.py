@@ -21,6 +21,7 @@ from cloister.models.decoder import Decoder
 from cloister.obfuscation.index import REQUEST, Prf
 from cloister.vault.compact import Compact
 from cloister.vault.partitioned import _Prompts
+from tests.caches import bytes_of
 from tests.models.architectures import CONFIGS, random_model
 from tests.vault.node import SETTINGS, FakeAnswerer, Room, engine_answer, small_decoder
 from tests.vault.test_obfuscating import SECRET, prefilled
@@ -146,7 +147,7 @@ def view(room: Room, found: Prefilled) -> list[Any]:
     seen: list[Any] = [found.max_tokens, found.public]
     for first in found.sequences:
         exposed = room.answerer.exposed[first.slot]
-        held = [room.runner.cache.read(block) for block in exposed.blocks]
+        held = [bytes_of(room.runner.cache, block) for block in exposed.blocks]
         seen.append((first.token, first.logprob, first.rotation, exposed.end, exposed.rotation, exposed.blocks, held))
     return seen
 
@@ -183,7 +184,7 @@ def test_all_is_wiped_at_the_end(room: Room) -> None:
     room.release(1)
     room.forget()
     assert not room.answerer.exposed and not in_use(room)
-    assert not any(any(room.runner.cache.read(block)) for block in range(room.runner.cache.blocks))
+    assert not any(any(bytes_of(room.runner.cache, block)) for block in range(room.runner.cache.blocks))
 
 
 def test_one_that_is_cancelled_half_way_leaves_nothing(room: Room) -> None:

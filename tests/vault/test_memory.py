@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.compute.layout import BLOCK_TOKENS, Layout
-from cloister.engine.runner import BlockPool
-from cloister.prefix.base import Paging, PrefixKey
+from cloister.prefix.base import BlockPool, Paging, PrefixKey
 from cloister.vault.partitioned import SessionMemory
+from tests.prefix.keys import pages_in
 
 Content = tuple[tuple[int, ...], bool]
 """What a block's keys depend on: the tokens up to its end, and whether a segment ended before it."""
@@ -96,7 +96,7 @@ def test_every_block_is_accounted_for_and_lent_for_what_it_holds(steps, total):
         assert len(held) <= total - node.pool.free
     for blocks in live:
         node.pool.release(blocks)
-    assert node.memory.make_room(total) and node.pool.free == total and not node.memory.pages
+    assert node.memory.make_room(total) and node.pool.free == total and not pages_in(node.memory)
 
 
 def test_the_next_turn_computes_only_what_is_new():
@@ -146,4 +146,4 @@ def test_blocks_that_a_prompt_holds_stay_when_room_is_made():
     assert not node.memory.make_room(1)
     assert [node.pool.references(block) for block in blocks] == [2] * 4
     node.pool.release(blocks)
-    assert node.memory.make_room(4) and not node.memory.pages
+    assert node.memory.make_room(4) and not pages_in(node.memory)

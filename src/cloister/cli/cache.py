@@ -19,7 +19,7 @@ from cloister.transparency.note import VerifierKey, read_key_file
 
 if TYPE_CHECKING:
     from cloister.detection.pipeline import Examined, Pipeline
-    from cloister.prefix.templates import Template
+    from cloister.prefix.public_pages import Template
     from cloister.prompts.tokenizer import Tokenizer
 
 cache = typer.Typer(no_args_is_help=True, help="The shared prefix cache: what is shared, and why the rest is not.")
@@ -104,7 +104,7 @@ def register(
       cloister serve --keys keys.toml --templates templates --templates-key "$(cat templates.vkey)"
     """
     from cloister.controller.template_file import read_signed, sign_templates
-    from cloister.prefix.templates import Template, read_templates
+    from cloister.prefix.public_pages import Template, read_templates
 
     signing = read_key_file(key, new=name)
     kept = read_templates(read_signed(into, signing.verifier)) if into.exists() else ()

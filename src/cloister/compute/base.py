@@ -37,15 +37,8 @@ class KVCache(ABC):
     blocks: int
     dtype: torch.dtype
 
-    @property
-    def block_bytes(self) -> int:
-        return self.shape.block_bytes(self.dtype)
-
     @abstractmethod
     def wipe(self, blocks: Sequence[int]) -> None: ...
-
-    @abstractmethod
-    def read(self, block: int) -> bytes: ...
 
     @abstractmethod
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
@@ -109,7 +102,6 @@ class LinkAnswerer:
 
     def start(self) -> None:
         """Before the process is sealed: that allows no new threads."""
-        return None
 
     def fileno(self) -> int:
         """Becomes readable when it stops answering."""
@@ -153,7 +145,6 @@ class LinkAnswerer:
 
     def leave(self) -> None:
         """Stop answering for good: the process is about to end."""
-        return None
 
     def close(self) -> None:
         os.close(self._event)
@@ -205,14 +196,12 @@ class Kernels(ABC):
 
     def take_short_turns(self) -> None:
         """The calling thread will wake vaults at every layer. Have the woken ones wait until it has woken all."""
-        return None
 
     def drop_scratch(self) -> None:
         return None
 
     def forget(self) -> None:
         """Overwrite what is left of the steps so far outside the cache."""
-        return None
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -272,7 +261,6 @@ class Device(ABC):
 
     def open(self, role: Role = "service") -> None:
         """This process can fork no process that computes here afterwards."""
-        return None
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
         """Have the file of weights in the device's memory once; parts are views of it. None: each process has a copy.
@@ -282,7 +270,6 @@ class Device(ABC):
 
     def reserve(self) -> None:
         """Take the memory that steps will need, where a sealed process gets no more."""
-        return None
 
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:

@@ -29,9 +29,6 @@ class HostCache(KVCache):
             self._keys[block].zero_()
             self._values[block].zero_()
 
-    def read(self, block: int) -> bytes:
-        return b"".join(bytes(_bytes_of(part[block])) for part in (self._keys, self._values))
-
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         for source, target in zip(sources, targets, strict=True):
             self._keys[target].copy_(self._keys[source])
@@ -51,10 +48,6 @@ def on_host(cache: KVCache) -> HostCache:
     if not isinstance(cache, HostCache):
         raise ValueError("the cache is another device's")
     return cache
-
-
-def _bytes_of(part: torch.Tensor) -> memoryview:
-    return part.view(torch.uint8).numpy().data.cast("B")
 
 
 def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:

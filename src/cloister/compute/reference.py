@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from cloister.compute.base import CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.host_cache import HostCache, on_host
-from cloister.compute.layer import GATE_ROWS, Angles, Gate, Layer, Packed, quantised
+from cloister.compute.layer import GATE_ROWS, Gate, Layer, Packed, quantised
 from cloister.compute.layout import BLOCK_TOKENS, Batch
 
 
@@ -111,8 +111,9 @@ class ReferenceKernels(Kernels):
         if layer.q_norm is not None and layer.k_norm is not None:
             q, keys = self.rms_norm(q, layer.q_norm, shape.epsilon), self.rms_norm(keys, layer.k_norm, shape.epsilon)
         assert step.angles is not None
-        self.store(_rotated(keys, step.angles), values, layer.index, step.batch, step.cache)
-        return _rotated(q, step.angles)
+        cosine, sine = step.angles.cosine, step.angles.sine
+        self.store(_rotated(keys, cosine, sine), values, layer.index, step.batch, step.cache)
+        return _rotated(q, cosine, sine)
 
 
 class ReferenceDevice(Device):
@@ -153,14 +154,13 @@ def part_in(
 
 
 def rotated_on(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    none = cosine.new_empty(0, 0)
-    return _rotated(heads[None], Angles(cosine[None], sine[None], none, none))[0]
+    return _rotated(heads[None], cosine[None], sine[None])[0]
 
 
-def _rotated(heads: torch.Tensor, angles: Angles) -> torch.Tensor:
+def _rotated(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Rotary position embedding over the first `rotary` dimensions, halves rotated against each other."""
-    rotary = angles.cosine.shape[-1]
+    rotary = cosine.shape[-1]
     moving, still = heads[..., :rotary], heads[..., rotary:]
     left, right = moving.chunk(2, dim=-1)
-    rotated = moving * angles.cosine[:, None] + torch.cat((-right, left), dim=-1) * angles.sine[:, None]
+    rotated = moving * cosine[:, None] + torch.cat((-right, left), dim=-1) * sine[:, None]
     return torch.cat((rotated, still), dim=-1)

@@ -30,7 +30,7 @@ from cloister.messages.controller_service import ForgetTenant, Paused
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
-from cloister.prefix.policy import POLICIES
+from cloister.prefix.base import POLICIES
 from cloister.verify_mode import VerifyMode
 
 Asking = TypeVar("Asking", wire.Ask, wire.SubmitTokens)

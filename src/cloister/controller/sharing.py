@@ -11,10 +11,8 @@ from cloister.errors import CloisterError
 from cloister.files import make_folder, read_private, write_private
 from cloister.messages.controller_frontend import KeyEntry
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
-from cloister.prefix.base import TOKEN_BYTES, Paging
-from cloister.prefix.evidence import SECRET_BYTES, Evidence, page_digests
-from cloister.prefix.policy import POLICIES
-from cloister.prefix.templates import Template, Templates
+from cloister.prefix.base import POLICIES, TOKEN_BYTES, Paging
+from cloister.prefix.public_pages import SECRET_BYTES, Evidence, Template, Templates, page_digests
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from cloister.controller.provision import provide
 from cloister.errors import CloisterError, where_raised
 from cloister.messages.cli_controller import StartController
 from cloister.messages.controller_frontend import Serving
-from cloister.prefix.evidence import attack_gain
+from cloister.prefix.public_pages import attack_gain
 from cloister.process.code import Code
 from cloister.process.entry import unless_stopped
 

@@ -11,7 +11,7 @@ from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
 from cloister.errors import SetupError
 from cloister.files import sha256_of
-from cloister.prefix.templates import MAX_TEMPLATES_BYTES, read_templates
+from cloister.prefix.public_pages import MAX_TEMPLATES_BYTES, read_templates
 from cloister.process.supervisor import cancelled
 from cloister.transparency.note import VerifierKey
 

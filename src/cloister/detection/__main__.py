@@ -1,7 +1,5 @@
 """Entry of the detector: `python -m cloister.detection FD`, started by the controller."""
 
-from __future__ import annotations
-
 import os
 import socket
 

@@ -3,8 +3,6 @@ Sources: ISO/IEC 7812-1 (Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and eac
 Runs of seven digits or more, with any separators, are private (SafeKV §VIII-A), except ranges of years and decimals."""
 # ruff: noqa: E501 (tables)
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

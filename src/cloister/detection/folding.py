@@ -1,8 +1,6 @@
 """Text as the detectors read it: folded, with a map back (SafeKV §VIII-A: canonicalisation, Unicode folding).
 Table lookups over the whole text at once: a prompt of ASCII passes untouched. Case is kept."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import dataclass
 from functools import cache

@@ -1,8 +1,6 @@
 """Beginnings of prompts that contain no user's words: the chat template, and common system prompts.
 Compared exactly, at the text's very beginning. The tagger's opinion of them does not count; rules do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Protocol
 

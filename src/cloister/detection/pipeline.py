@@ -1,8 +1,6 @@
 """Tiers 1 and 2 on one text: a label for each block, and the findings (SafeKV §V-B).
 A block is private if a finding touches it. It gets neither requests nor tenants."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,8 +1,6 @@
 """The detector process: load, leave the host, seal, and label texts until the controller hangs up.
 After the seal it has no network and no file. It answers in codes alone and drops each text with its answer."""
 
-from __future__ import annotations
-
 import socket
 from itertools import pairwise
 

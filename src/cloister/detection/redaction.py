@@ -2,8 +2,6 @@
 Every secret costs λ substitutes, so a word must be more likely private than not (`SURE`); words between two such words
 belong to them if they may be private (`LIKELY`)."""
 
-from __future__ import annotations
-
 import re
 from codecs import lookup
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Tier 1: patterns and word lists, matched in one pass by Hyperscan, in time linear in the text (SafeKV §V-B.1).
 Rules come from TOML: those shipped (`rules.toml`), and an operator's own, signed (`signed_rules`)."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable

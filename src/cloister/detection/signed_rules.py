@@ -1,7 +1,5 @@
 """An operator's rule file: TOML under a signature."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

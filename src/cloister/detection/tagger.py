@@ -6,8 +6,6 @@ parameters).
 Several small nets, whose logits are averaged, run by numpy on one core. Each sees at most fourteen words to each side.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple

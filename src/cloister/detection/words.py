@@ -1,8 +1,6 @@
 """A text cut into words for the tagger, each with hashed features, by table lookups over the whole text.
 A word is a run of letters, a run of digits, one ideograph or one sign."""
 
-from __future__ import annotations
-
 import unicodedata
 from functools import cache
 from typing import NamedTuple

@@ -87,4 +87,3 @@ class Engine(ABC):
 
     def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
         """The first `public_tokens` tokens of a prompt are public (prefix.base). An engine may ignore it."""
-        return None

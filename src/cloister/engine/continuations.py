@@ -1,8 +1,6 @@
 """Next-token log-probabilities for many continuations of one beginning, whose keys and values are computed once.
 A continuation that grows in several ways is copied, not recomputed. Release wipes all blocks."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +11,9 @@ import torch
 
 from cloister.compute.base import KVCache
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted, lay_out
-from cloister.engine.runner import BlockPool
 from cloister.errors import PromptTooLong
 from cloister.models.decoder import Decoder
-from cloister.prefix.base import Pool
+from cloister.prefix.base import BlockPool
 
 CHUNK_TOKENS = 512  # of a beginning, in one step
 ROWS = 128  # of logits at a time: each is as long as the vocabulary
@@ -31,19 +28,19 @@ class Continuations:
         self,
         decoder: Decoder,
         cache: KVCache,
-        pool: Pool | None = None,
+        pool: BlockPool | None = None,
         make_room: Callable[[int], bool] = lambda count: True,
         rows: int | None = None,
     ) -> None:
         self._decoder, self._cache = decoder, cache
-        self._pool = BlockPool(cache.blocks, cache.wipe) if pool is None else pool
+        self.pool = BlockPool(cache.blocks, cache.wipe) if pool is None else pool
         self._make_room = make_room
         self.vocabulary, self.max_context = decoder.vocabulary, decoder.max_context
-        self._rows = rows
+        self.rows = rows or ROWS
         self.at_once: int | None = None  # the most tokens in one step, if fewer than usual
 
     @contextmanager
-    def branches(self, beginning: Sequence[int], temperature: float) -> Iterator[GrowingBranches]:
+    def branches(self, beginning: Sequence[int], temperature: float) -> "Iterator[GrowingBranches]":
         held = GrowingBranches(self, beginning, temperature)
         try:
             yield held
@@ -53,10 +50,6 @@ class Continuations:
 
     def limit(self, usual: int) -> int:
         return usual if self.at_once is None else max(1, min(usual, self.at_once))
-
-    @property
-    def rows(self) -> int:
-        return self._rows or ROWS
 
     def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
         with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
@@ -86,19 +79,13 @@ class Continuations:
         return found
 
     def allocate(self, count: int) -> list[int]:
-        blocks = self._pool.allocate(count) if self._make_room(count) else None
+        blocks = self.pool.allocate(count) if self._make_room(count) else None
         if blocks is None:
             raise PromptTooLong(
                 "The keys and values of the candidates do not fit the memory reserved for them.",
                 hint="Sample fewer candidates (λ_max), or mark shorter secrets.",
             )
         return blocks
-
-    def retain(self, blocks: Sequence[int]) -> None:
-        self._pool.retain(blocks)
-
-    def release(self, blocks: Sequence[int]) -> None:
-        self._pool.release(blocks)
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:
         self._cache.copy([source for source, _ in copies], [target for _, target in copies])
@@ -158,7 +145,7 @@ class GrowingBranches:
     def _scored(self, rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
         """ln P of each row's tokens after its first. The rows are the branches until the next ones."""
         for blocks in self._own:
-            self._held.release(blocks)
+            self._held.pool.release(blocks)
         self._own = []
         for row in rows:
             self._own.append(self._held.allocate(-(-(len(row) - 1) // BLOCK_TOKENS)))
@@ -185,15 +172,15 @@ class GrowingBranches:
 
     def release(self) -> None:
         for blocks in self._own:
-            self._held.release(blocks)
-        self._held.release(self._shared)
+            self._held.pool.release(blocks)
+        self._held.pool.release(self._shared)
         self._own, self._shared = [], []
 
     def _inherit(self, parents: Sequence[int], length: int) -> list[list[int]]:
         """A parent's first child takes over its last block; the others copy it."""
         old = self._own
         for index in set(range(len(old))) - set(parents):
-            self._held.release(old[index])
+            self._held.pool.release(old[index])
             old[index] = []
         whole, held = length // BLOCK_TOKENS, -(-length // BLOCK_TOKENS)
         added = -(-self._length // BLOCK_TOKENS) - held
@@ -205,7 +192,7 @@ class GrowingBranches:
         for parent in parents:
             blocks = list(old[parent])
             if parent in inherited:
-                self._held.retain(blocks[:whole])
+                self._held.pool.retain(blocks[:whole])
                 if held > whole:
                     copies.append((blocks[whole], next(fresh)))
                     blocks[whole] = copies[-1][1]

@@ -112,10 +112,6 @@ def _carved(memory: torch.Tensor, sizes: dict[str, tuple[int, ...]]) -> dict[str
     return found
 
 
-def _joined(rows: list[torch.Tensor], width: int) -> torch.Tensor:
-    return torch.cat(rows) if rows else torch.empty(0, width)
-
-
 def runner_for(decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> ModelRunner:
     return (GraphRunner if decoder.device.records else ModelRunner)(decoder, cache, asker)
 
@@ -194,7 +190,7 @@ class GraphRunner(ModelRunner):
         for chunk, found in zip(chunks, rows, strict=True):
             if chunk.wanted is not Wanted.NONE:
                 kept += found if chunk.wanted is Wanted.ALL else found[-1:]
-        return _joined(kept, self.vocabulary)
+        return torch.cat(kept) if kept else torch.empty(0, self.vocabulary)
 
     def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         rows = sum(len(chunk.tokens) for chunk in chunks)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from time import perf_counter
 from typing import get_args
 
@@ -12,9 +11,9 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.answers import Answers
 from cloister.engine.base import Engine, EngineRequest
-from cloister.engine.runner import BlockPool, Runner
+from cloister.engine.reuse import Answers
+from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
@@ -23,7 +22,7 @@ from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
-from cloister.prefix.base import PrefixCache
+from cloister.prefix.base import BlockPool, PrefixCache
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +206,7 @@ class PagedEngine(Engine):
             output_tokens=self._output_tokens,
             preemptions=self._scheduler.preemptions,
             reuse=dict(self._scheduler.reuse.counts),
-            **asdict(self._prefix.counts),
+            evictions=self._prefix.evictions,
             seconds={phase: measured[phase] for phase in phases if phase in measured},
         )
 

@@ -1,7 +1,5 @@
 """One answer on its way through the engine: tokens, what is computed, blocks, output. It handles no text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from cloister.compute.layout import Layout, Remote
@@ -23,7 +21,7 @@ class Group:
         self._members: list[Sequence] = []
         self._decided = False
 
-    def join(self, member: Sequence) -> None:
+    def join(self, member: "Sequence") -> None:
         self._members.append(member)
 
     @property
@@ -49,7 +47,7 @@ class Group:
                 member.output.finish = "length"
 
     @property
-    def ended(self) -> list[Sequence]:
+    def ended(self) -> "list[Sequence]":
         return [member for member in self._members if member.output.finish is not None]
 
 
@@ -113,7 +111,7 @@ class Sequence:
         relative: bool = False,
         number: int = 0,
         group: Group | None = None,
-    ) -> Sequence:
+    ) -> "Sequence":
         """With a partition it is as if its first token had been sampled here; it may have ended with that token."""
         length, layout = len(request.prompt), layout_of(request, relative, number)
         sequence = cls(
@@ -140,7 +138,7 @@ class Sequence:
     @classmethod
     def all_of(
         cls, request: EngineRequest, *, arrival: int, max_context: int, relative: bool = False
-    ) -> list[Sequence]:
+    ) -> "list[Sequence]":
         count = max(1, len(request.partitions))
         group = Group(count) if count > 1 else None
         return [
@@ -151,9 +149,6 @@ class Sequence:
     @property
     def id(self) -> tuple[int, int]:
         return self.request_id, self.number
-
-    def __repr__(self) -> str:
-        return f"<Sequence {self.request_id}: {self.computed} of {len(self.tokens)} computed>"
 
     @property
     def link(self) -> int | None:

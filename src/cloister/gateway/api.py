@@ -1,7 +1,5 @@
 """What every endpoint has at hand (`Api`), and what a call asks for: caller, deadline, level of protection, session."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets
@@ -85,7 +83,7 @@ class RequestSession:
     keep: bool
 
     @classmethod
-    def choose(cls, in_body: str | None, in_header: str | None) -> RequestSession:
+    def choose(cls, in_body: str | None, in_header: str | None) -> "RequestSession":
         for named in (in_body, in_header):
             if named is not None:
                 check_session(named)

@@ -1,8 +1,6 @@
 """One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text. A Knuth-
 Morris-Pratt automaton follows each stop string, so that no part of one is let through."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Literal
@@ -40,7 +38,7 @@ class StopStrings:
     def __init__(self, strings: Sequence[str]) -> None:
         self._patterns = tuple(map(_Pattern, strings))
 
-    def watch(self) -> StopWatch | None:
+    def watch(self) -> "StopWatch | None":
         return StopWatch(self._patterns) if self._patterns else None
 
 

@@ -1,7 +1,5 @@
 """POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import secrets
@@ -145,7 +143,7 @@ async def _job(
     session: RequestSession,
     group: str,
     salt: str,
-    hiding: Hiding | None,
+    hiding: "Hiding | None",
 ) -> Job:
     if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
         reader: PromptReader = request.app.state.prompts
@@ -174,7 +172,7 @@ class Hiding:
     secrets: ObfuscationSecrets | None = field(repr=False)
 
     @classmethod
-    def of(cls, api: Api, body: Body, prompt: AnyPrompt, tenant: str, session: RequestSession) -> Hiding:
+    def of(cls, api: Api, body: Body, prompt: AnyPrompt, tenant: str, session: RequestSession) -> "Hiding":
         refuse_biases(body.logit_bias)
         options = body.obfuscation or schema.ObfuscationOptions()
         if not isinstance(prompt, SealedPrompt):

@@ -27,9 +27,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "vault_ready_ms": ("From the order to fork the last vault until it was sealed", lambda stats: stats.vault_ready_ms),
     "vault_wait_ms": ("From the last new session until its vault was sealed", lambda stats: stats.vault_wait_ms),
 }
-_COUNTERS: dict[str, tuple[str, int, Callable[[Stats], int]]] = {
-    "prefix_evictions": ("Pages evicted for room", COARSE_PAGES, lambda stats: stats.evictions),
-}  # of the prefix cache: what it is, its coarse step, and where it is found
+# Of the prefix cache: what it is, its coarse step, and where it is found.
 _BY_POLICY: dict[str, tuple[str, int, Callable[[Reuse], int]]] = {
     "prefix_hits": ("Requests that found something computed", COARSE_REQUESTS, lambda reuse: reuse.hits),
     "prefix_misses": ("Requests that found nothing", COARSE_REQUESTS, lambda reuse: reuse.misses),
@@ -46,9 +44,9 @@ class Totals:
         self._coarse = coarse
 
     def collect(self) -> Iterator[Metric]:
-        step = COARSE_TOKENS if self._coarse else 1
-        yield CounterMetricFamily("cloister_prompt_tokens", "Tokens read from prompts", self.tokens_in // step * step)
-        yield CounterMetricFamily("cloister_output_tokens", "Tokens generated", self.tokens_out // step * step)
+        read, made = (self._rounded(tokens, COARSE_TOKENS) for tokens in (self.tokens_in, self.tokens_out))
+        yield CounterMetricFamily("cloister_prompt_tokens", "Tokens read from prompts", read)
+        yield CounterMetricFamily("cloister_output_tokens", "Tokens generated", made)
         for name, (text, value) in _GAUGES.items():
             number = value(self.stats) if self.stats else None
             if self._coarse and self.stats and name == "kv_blocks_used" and number:
@@ -73,11 +71,10 @@ class Totals:
             for policy, reuse in sorted(stats.reuse.items()):
                 metric.add_metric((policy,), self._rounded(value(reuse), step))
             yield metric
-        for name, (text, step, total) in _COUNTERS.items():
-            counter = CounterMetricFamily(f"cloister_{name}", text)
-            if stats.up:
-                counter.add_metric((), self._rounded(total(stats), step))
-            yield counter
+        evictions = CounterMetricFamily("cloister_prefix_evictions", "Pages evicted for room")
+        if stats.up:
+            evictions.add_metric((), self._rounded(stats.evictions, COARSE_PAGES))
+        yield evictions
 
     def _rounded(self, number: int, step: int) -> int:
         return number // step * step if self._coarse else number
@@ -91,7 +88,7 @@ class Metrics:
         by_route, by_level = "HTTP requests by route and status class", "Requests for an answer by level of protection"
         self._requests = Counter("cloister_requests", by_route, ("route", "status"), registry=registry)
         self._generations = Counter("cloister_generations", by_level, ("level",), registry=registry)
-        name, text = ("cloister_time_to_first_token_seconds", "From the arrival at the queue to the first token")
+        name, text = "cloister_time_to_first_token_seconds", "From the arrival at the queue to the first token"
         self._first = Histogram(name, text, buckets=_FIRST_TOKEN_S, registry=registry)
         name, text = "cloister_inter_token_seconds", "Between one piece of an answer and the next"
         self._between = Histogram(name, text, buckets=_BETWEEN_TOKENS_S, registry=registry)

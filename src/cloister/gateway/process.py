@@ -1,7 +1,5 @@
 """The gateway as a process: its socket to the controller, which carries sealed bytes unread, and its HTTP server."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket
@@ -48,7 +46,7 @@ class GatewayClient(ControllerClient, Carrier):
         finally:
             self._awaited.pop((Evidence, request_id), None)
 
-    def carry(self, envelope: bytes) -> CarriedAnswer:
+    def carry(self, envelope: bytes) -> "CarriedAnswer":
         request_id = next(self._ids)
         self.send(Sealed(request_id, envelope))
         answer = self._sealed[request_id] = CarriedAnswer(request_id, self)

@@ -2,8 +2,6 @@
 body are refused: one may be a misspelt `protection`. Each body has a second form for sealed requests: in the prompts'
 place is their number. Only the sealed API sets it in a request's scope."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -114,7 +112,7 @@ class ObfuscationOptions(Given):
     )
 
     @pydantic.model_validator(mode="after")
-    def _consistent(self) -> ObfuscationOptions:
+    def _consistent(self) -> "ObfuscationOptions":
         if self.distance == "absolute" and self.epsilon > 1:
             raise ValueError("epsilon is at most 1 for an absolute distance")
         if self.substitutes is not None and self.fakes not in (None, len(self.substitutes)):

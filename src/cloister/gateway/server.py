@@ -1,7 +1,5 @@
 """An application under uvicorn, with limits that uvicorn lacks: on connections, and on the size and time of heads."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -39,7 +37,7 @@ class Connections:
     most_of_one: int
     open: int = 0
     of_address: Counter[str] = field(default_factory=Counter)
-    silent: dict[BoundedConnection, None] = field(default_factory=dict)
+    silent: "dict[BoundedConnection, None]" = field(default_factory=dict)
     """Connections whose next head is awaited, the oldest first."""
 
     def admit(self, address: str) -> bool:

@@ -87,7 +87,7 @@ class Reuse(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stats(Message, frozen=True):
-    """Service → controller → frontend: totals over all tenants, for operators alone; counters as in prefix.base.Counts.
+    """Service → controller → frontend: totals over all tenants, for operators alone. `evictions`: of pages.
     `seconds`: by phase of the service's layers (compute.base.PHASES) and of its steps. `vault_ready_ms`: of the last
     vault, from order to seal; `vault_wait_ms`: from its session's beginning to the seal, 0 where a spare one was
     waiting."""

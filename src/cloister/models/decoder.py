@@ -39,7 +39,6 @@ class Decoder(AttentionShape, ABC):
 
     def check(self) -> None:
         """Compute a little and raise ModelUnsupported if the results are not the model's own."""
-        return None
 
 
 class Parts(ABC):

@@ -1,9 +1,7 @@
 """The Llama family (Llama, Mistral, Qwen2, Qwen3 …) with fused projections: three kernel calls a layer. A tied
 embedding reads the packed output layer. Rotary angles are transformers' own formulas for every static scaling."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,9 +10,7 @@ from cloister.compute.layer import Angles, Gate, Layer, LayerShape, Packed
 from cloister.compute.layout import Batch
 from cloister.errors import ModelCorrupt, ModelUnsupported
 from cloister.models.decoder import Decoder, Parts, check_leftover, refused
-
-if TYPE_CHECKING:
-    from cloister.models.source import Config
+from cloister.models.source import Config
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}

@@ -1,12 +1,9 @@
 """The contract of a prefix cache, which decides by tenant, salt, policy and tokens alone.
 It has no part in the order of requests: a scheduler that prefers hits reveals one tenant's prompts to another."""
 
-from __future__ import annotations
-
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from cloister.levels import PolicyName
 
@@ -50,15 +47,48 @@ class Paging:
         return struct.pack(f"<{len(whole)}i", *whole)
 
 
-class Pool(Protocol):
-    total: int
+class BlockPool:
+    """Reference counts of the paged KV cache's blocks. `wipe` gets a block when its last reference is released."""
+
+    def __init__(self, total: int, wipe: Callable[[list[int]], None] = lambda _: None) -> None:
+        self.total = total
+        self._wipe = wipe
+        self._free = list(range(total - 1, -1, -1))
+        self._references = [0] * total
 
     @property
-    def free(self) -> int: ...
-    def references(self, block: int) -> int: ...
-    def allocate(self, count: int) -> list[int] | None: ...
-    def retain(self, blocks: Iterable[int]) -> None: ...
-    def release(self, blocks: Iterable[int]) -> None: ...
+    def free(self) -> int:
+        return len(self._free)
+
+    def references(self, block: int) -> int:
+        return self._references[block]
+
+    def allocate(self, count: int) -> list[int] | None:
+        """None if too few are free."""
+        if count > len(self._free):
+            return None
+        taken = [self._free.pop() for _ in range(count)]
+        for block in taken:
+            self._references[block] = 1
+        return taken
+
+    def retain(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if self._references[block] == 0:
+                raise RuntimeError(f"Block {block} is free and cannot be retained.")
+            self._references[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        ended: list[int] = []
+        for block in blocks:
+            if self._references[block] == 0:
+                raise RuntimeError(f"Block {block} is already free.")
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                ended.append(block)
+        if ended:
+            self._wipe(ended)
+            self._free += ended
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -71,7 +101,7 @@ class PrefixKey:
     policy: PolicyName
     paging: Paging
     tokens: bytes
-    labelled_as: PrefixKey | None = None  # the key of the prompt alone, whose label bounds what is public here
+    labelled_as: "PrefixKey | None" = None  # the key of the prompt alone, whose label bounds what is public here
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +119,18 @@ class Found:
 NOTHING = Found()
 
 
-@dataclass(slots=True)
-class Counts:
-    evictions: int = 0  # pages
-
-
 class PrefixCache:
     """This one reuses nothing."""
 
-    pool: Pool
+    pool: BlockPool
     keeps_answers = False  # whether an answer is computed again, as a prompt, to be inserted
 
     @property
-    def counts(self) -> Counts:
-        return Counts()
+    def evictions(self) -> int:
+        """Of pages."""
+        return 0
 
-    def attach(self, pool: Pool, page_tokens: int) -> None:
+    def attach(self, pool: BlockPool, page_tokens: int) -> None:
         self.pool = pool
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
@@ -112,7 +138,6 @@ class PrefixCache:
 
     def expect(self, key: PrefixKey) -> None:
         """From now on the key may be labelled."""
-        return None
 
     def resume(self, key: PrefixKey) -> Sequence[int]:
         """Blocks that this key's request inserted or found before, retained for the caller; no hit."""
@@ -120,11 +145,9 @@ class PrefixCache:
 
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
         """Retain what is worth keeping of these blocks. Called whenever more blocks are full, and at the end."""
-        return None
 
     def evict(self, count: int) -> None:
         """Free `count` more blocks. A block that no sequence holds must go, or requests would wait for ever."""
-        return None
 
     def make_room(self, count: int) -> bool:
         """Whether `count` blocks are free, after evicting as many as lack."""
@@ -135,8 +158,35 @@ class PrefixCache:
     def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
         """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration.
         The request finds other tenants' public pages up to this number only. A second label changes nothing."""
-        return None
 
     def forget(self, tenant: str) -> None:
         """Drop every page that only this tenant has a right to. Blocks that no running sequence holds are wiped now."""
-        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A salt narrows every policy: only requests with the same salt find each other, and nothing public.
+    A request's mark `public` only permits its service to read a text: a tenant may mark a guess at another's words."""
+
+    name: PolicyName
+    reuses: bool = True
+    everything_public: bool = False  # all tenants see all that is computed
+    # all tenants see what the controller labels public; unlabelled pages are private (SafeKV §V-D). Usage reports a
+    # tenant's own hits and registered ones; hits do not order public pages
+    labelled_public: bool = False
+
+    @property
+    def sees_public(self) -> bool:
+        return self.everything_public or self.labelled_public
+
+
+POLICIES: dict[PolicyName, Policy] = {
+    policy.name: policy
+    for policy in (
+        Policy("none", reuses=False),
+        Policy("global", everything_public=True),
+        Policy("partition"),
+        Policy("registered", labelled_public=True),
+        Policy("counted", labelled_public=True),
+    )
+}

@@ -2,16 +2,11 @@
 Namespaces and tenants are held weakly; SafeKV (§VI-A: `creator_id`) keeps
 the first tenant with a right to a shared node alone; then a node goes although others still use it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-if TYPE_CHECKING:
-    from cloister.prefix.base import PrefixKey
-    from cloister.prefix.policy import Policy
+from cloister.prefix.base import Policy, PrefixKey
 
 _SLACK = 32
 
@@ -33,18 +28,18 @@ class EvictionQueue:
     def first_epoch(self) -> int:
         return self._heap[0][0]
 
-    def push(self, node: Node, serial: int) -> None:
+    def push(self, node: "Node", serial: int) -> None:
         """Among nodes of one epoch, compressed ones come first, then the smallest serial number."""
         node.serial = serial
         self._nodes[serial] = node
         heappush(self._heap, (node.epoch, not node.compressed, serial))
 
-    def pop(self) -> tuple[int, Node]:
+    def pop(self) -> "tuple[int, Node]":
         epoch, node = self._heap[0][0], self._nodes[self._heap[0][2]]
         self.remove(node)
         return epoch, node
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: "Node") -> None:
         if node.serial is None:
             return
         del self._nodes[node.serial]
@@ -106,39 +101,13 @@ class Node:
     namespace: Namespace
     tokens: bytes
     blocks: list[int]
-    parent: Node | None = None
-    children: dict[tuple[Namespace, bytes], Node] = field(default_factory=dict)  # by namespace and first page
-    shared_rights: list[Namespace] | None = None  # None: the right to this node is its namespace's alone
+    rights: list[Namespace]  # that keep the node if others are forgotten; oldest first
+    parent: "Node | None" = None
+    children: "dict[tuple[Namespace, bytes], Node]" = field(default_factory=dict)  # by namespace and first page
     epoch: int = 0  # of its last use
     compressed: bool = False  # several turns of one conversation (SafeKV §VI-B1)
     serial: int | None = None  # in the eviction queue of its tenant
 
-    def __repr__(self) -> str:
-        return f"<Node of {self.pages} pages>"
-
     @property
     def pages(self) -> int:
         return len(self.blocks)
-
-    @property
-    def in_tree(self) -> bool:
-        return self.parent is not None
-
-    @property
-    def rights(self) -> tuple[Namespace, ...]:
-        """The namespaces that keep the node if others are forgotten; oldest first."""
-        return (self.namespace,) if self.shared_rights is None else tuple(self.shared_rights)
-
-    def has_right(self, namespace: Namespace) -> bool:
-        return namespace is self.namespace if self.shared_rights is None else namespace in self.shared_rights
-
-    def add_right(self, namespace: Namespace) -> None:
-        """The first call makes the list of rights."""
-        if self.shared_rights is None:
-            self.shared_rights = []
-        if namespace not in self.shared_rights:
-            self.shared_rights.append(namespace)
-
-    def drop_right(self, namespace: Namespace) -> None:
-        assert self.shared_rights is not None
-        self.shared_rights.remove(namespace)

@@ -3,14 +3,54 @@ A page without a label is private, and a late label costs hits only. A request f
 own public span only: if a private prompt touched public pages, the tenant that planted them could see it in their
 eviction."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
-from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey
-from cloister.prefix.labels import Labels
+from cloister.prefix.base import NOTHING, POLICIES, TOKEN_BYTES, BlockPool, Found, Policy, PrefixCache, PrefixKey
 from cloister.prefix.node import Namespace, Namespaces, Node
-from cloister.prefix.policy import POLICIES, Policy
-from cloister.prefix.tree import Path, Tree
-from cloister.prefix.tree_blocks import TreeBlocks
+from cloister.prefix.tree import Path, Tree, TreeBlocks
+
+MAX_UNLABELLED = 4096  # beyond this number the oldest stay private
+
+
+class Labels:
+    """Requests that wait for a detector's label (SafeKV §V-D); a key's labels live as long as the key."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[int, PrefixKey] = OrderedDict()
+        self._public: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
+        self._registered: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
+
+    def expect(self, key: PrefixKey) -> None:
+        if key.request_id in self._waiting or key in self._public:
+            return
+        while len(self._waiting) >= MAX_UNLABELLED:
+            self._waiting.popitem(last=False)
+        self._waiting[key.request_id] = key
+
+    def add(self, request_id: int, public_tokens: int, registered: int = 0) -> tuple[PrefixKey, int] | None:
+        """Returns the key and how many pages are public by now; None if no request waits for it."""
+        if (key := self._waiting.pop(request_id, None)) is None:
+            return None
+        self._public[key] = key.paging.pages(public_tokens)
+        self._registered[key] = key.paging.pages(registered)
+        return key, self._public[key]
+
+    def public_pages(self, key: PrefixKey) -> int:
+        return self._public.get(key, 0)
+
+    def shown(self, key: PrefixKey, own: int) -> int:
+        """Pages whose reuse its tenant may see: registered ones, and those that were its own at the first look-up."""
+        return max(self._own.setdefault(key, own), self._registered.get(key, 0))
+
+    def forget(self, tenant: str) -> None:
+        for request_id in [one for one, key in self._waiting.items() if key.tenant == tenant]:
+            del self._waiting[request_id]
+        for known in (self._public, self._registered, self._own):
+            for key in [key for key in known if key.tenant == tenant]:
+                del known[key]
 
 
 class RadixCache(PrefixCache):
@@ -21,13 +61,12 @@ class RadixCache(PrefixCache):
         self._namespaces = Namespaces()
         self._labels = Labels()
         self._lookups = self._epoch = 0
-        self._counts = Counts()
 
-    def attach(self, pool: Pool, page_tokens: int) -> None:
+    def attach(self, pool: BlockPool, page_tokens: int) -> None:
         super().attach(pool, page_tokens)
         self._page = page_tokens * TOKEN_BYTES
         self.tree = Tree(self._page, self._namespaces.public)
-        self._blocks = TreeBlocks(pool, self.tree, self._counts)
+        self._blocks = TreeBlocks(pool, self.tree)
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         policy = POLICIES[key.policy]
@@ -95,21 +134,17 @@ class RadixCache(PrefixCache):
         if self._namespaces.tenant(tenant) is None:  # without pages here, a call must not cost other tenants a walk
             return
         for node in list(self.tree.nodes()):
-            if not node.in_tree or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
+            if node.parent is None or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
                 continue
             if len(mine) == len(node.rights):
                 self._blocks.remove(node)
                 continue
             for one in mine:
-                node.drop_right(one)
+                node.rights.remove(one)
 
     @property
-    def counts(self) -> Counts:
-        return self._counts
-
-    @property
-    def pages(self) -> int:
-        return self._blocks.pages
+    def evictions(self) -> int:
+        return self._blocks.evictions
 
     def _visible(self, viewer: Namespace, key: PrefixKey, policy: Policy, most: int) -> Path:
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
@@ -117,15 +152,15 @@ class RadixCache(PrefixCache):
     def _own_pages(self, path: Path, key: PrefixKey, viewer: Namespace) -> int:
         """Pages that the tenant has a right to (which includes all above them), or its own copy beside public ones."""
         beside = self.tree.search(viewer, key.tokens, len(key.tokens) // self._page, public=0)
-        return max(sum(pages for node, pages in found if node.has_right(viewer)) for found in (path, beside))
+        return max(sum(pages for node, pages in found if viewer in node.rights) for found in (path, beside))
 
     def _claimed(self, path: Path, creator: Namespace) -> Path:
         """The tenant gets a right to every node of the path, and only to the pages that match."""
         for at, (node, pages) in enumerate(path):
-            if not node.has_right(creator):
+            if creator not in node.rights:
                 node = self._blocks.split(node, pages)
                 path[at] = node, pages
-                node.add_right(creator)
+                node.rights.append(creator)
         return path
 
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:

@@ -1,8 +1,6 @@
 """A model's chat template, the publisher's program, run in a sandbox: from messages to the text the model was trained
 on. What people wrote must not pass for what the template wrote (`Rendered`). It does not know token ids."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +33,7 @@ class Rendered:
     def plain(self) -> str:
         return self.text.replace(self.mark, "")
 
-    def until(self, characters: int) -> Rendered:
+    def until(self, characters: int) -> "Rendered":
         pieces = []
         for piece in self.text.split(self.mark):
             if len(piece) >= characters:

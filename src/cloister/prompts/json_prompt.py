@@ -1,8 +1,6 @@
 """Prompts as users write them in JSON (messages, a text, token ids): checked, and turned into messages.prompts. Gateway
 and vault use the same rules; errors hold no word of the user's. It knows neither HTTP nor keys."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -48,7 +46,7 @@ class ContentPart(Given):
     text: str | None = Field(default=None, json_schema_extra={"type": "string"})
 
     @model_validator(mode="after")
-    def _only_text(self) -> ContentPart:
+    def _only_text(self) -> "ContentPart":
         if self.type != "text" or self.text is None:
             raise ValueError("Only content parts of type 'text' are supported, no images or sounds")
         return self
@@ -71,7 +69,7 @@ class ChatMessage(Given):
     function_call: Any = Field(default=None, json_schema_extra={"type": "null"})
 
     @model_validator(mode="after")
-    def _servable(self) -> ChatMessage:
+    def _servable(self) -> "ChatMessage":
         if self.role in ("tool", "function") or self.tool_calls or self.function_call is not None:
             raise ValueError("Tool calls are not supported")
         if self.role not in ("system", "developer", "user", "assistant"):

@@ -2,11 +2,10 @@
 The mark stands beside a text, not in it: a pasted tag makes nothing public. Tags are exact, come in pairs and do not
 nest; others are refused, since a forgotten closing tag must never make a secret public. Keeps no prompt."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from jinja2 import TemplateError
@@ -23,11 +22,11 @@ OPENING, CLOSING = "<confidential>", "</confidential>"
 
 _ALWAYS_READ = 10  # characters for each token of the context that are tokenised first, to refuse long texts early
 
-_TAG = re.compile(f"{re.escape(OPENING)}|{re.escape(CLOSING)}")
+_TAG = re.compile(f"({re.escape(OPENING)}|{re.escape(CLOSING)})")
 _HINT = f"In a public text, write {OPENING} before and {CLOSING} after each private part, without nesting."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Marked:
     """A text without its tags. `spans` are its private parts, in order, as (start, end) characters."""
 
@@ -35,7 +34,7 @@ class Marked:
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, text: str, *, public: bool, param: str) -> Marked:
+    def of(cls, text: str, *, public: bool, param: str) -> "Marked":
         return parse_confidential(text, param=param) if public else cls(text, ((0, len(text)),))
 
     @property
@@ -51,37 +50,25 @@ class Marked:
                 at = end
         return "".join(pieces) + self.text[at:]
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
 
 def parse_confidential(text: str, *, param: str) -> Marked:
     """`param` names the request's field in the errors."""
-    pieces: list[str] = []
-    spans: list[tuple[int, int]] = []
-    opened: int | None = None
-    length = at = 0
-    for found in _TAG.finditer(text):
-        pieces.append(text[at : found.start()])
-        length += found.start() - at
-        at = found.end()
-        if found[0] == OPENING:
-            if opened is not None:
-                raise _refusal(param, f"{OPENING} inside another.")
-            opened = length
-        else:
-            if opened is None:
-                raise _refusal(param, f"{CLOSING} without {OPENING} before it.")
-            spans.append((opened, length))
-            opened = None
-    if opened is not None:
+    parts = _TAG.split(text)
+    words, tags = parts[::2], parts[1::2]
+    for place, tag in enumerate(tags):
+        inside = place % 2 == 1
+        if tag == OPENING and inside:
+            raise _refusal(param, f"{OPENING} inside another.")
+        if tag == CLOSING and not inside:
+            raise _refusal(param, f"{CLOSING} without {OPENING} before it.")
+    if len(tags) % 2:
         raise _refusal(param, f"{OPENING} without {CLOSING} after it.")
-    pieces.append(text[at:])
-    plain = "".join(pieces)
-    if spans and _TAG.search(plain):
+    plain = "".join(words)
+    if tags and _TAG.search(plain):
         # Stripping again would read this text differently.
         raise _refusal(param, "A tag is split by other tags.")
-    return Marked(plain, tuple(spans))
+    ends = list(accumulate(map(len, words)))
+    return Marked(plain, tuple(zip(ends[:-1:2], ends[1::2], strict=True)))
 
 
 def _refusal(param: str, what: str) -> InvalidRequest:
@@ -97,9 +84,6 @@ class ReadPrompt:
     tokens: tuple[int, ...]
     public: int
     marked: bool = False
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
 
 
 class PromptReading:

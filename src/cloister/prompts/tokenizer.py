@@ -1,8 +1,6 @@
 """Text to token ids and back, chats included, from a model's folder; transformers only without a tokenizer.json. Starts
 no thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import os
@@ -120,7 +118,7 @@ class GenerationDefaults:
     min_p: float | None = None
 
     @classmethod
-    def read(cls, given: dict[str, Any]) -> GenerationDefaults:
+    def read(cls, given: dict[str, Any]) -> "GenerationDefaults":
         """Values that a request could not say count as not said."""
         highest = {"temperature": 2, "top_p": 1, "top_k": 2**31 - 1, "min_p": 1}
         fitting: dict[str, Any] = {

@@ -20,10 +20,11 @@ from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted
 from cloister.compute.reference import part_of
 from cloister.config import EngineSettings
 from cloister.engine.base import EngineRequest
-from cloister.engine.runner import BlockPool, ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
 from cloister.obfuscation.tags import Category
+from cloister.prefix.base import BlockPool
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.partitioned import Partitioned, SessionMemory
 from cloister_bench.obfuscation.texts import RULES
@@ -70,7 +71,7 @@ class _Answerer(LinkAnswerer):
 class CompactLab:
     def __init__(self, decoder: Decoder, mib: int) -> None:
         cache = reserve_cache(decoder, mib)
-        self._cache, self.block_bytes = on_host(cache), cache.block_bytes
+        self._cache, self.block_bytes = on_host(cache), cache.shape.block_bytes(cache.dtype)
         self._runner = ModelRunner(decoder, cache)
         self._memory, self._answerer, self._numbers = SessionMemory(), _Answerer(), count(1)
         self._pool = BlockPool(cache.blocks, self._runner.wipe)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from cloister.prefix.evidence import attack_gain
+from cloister.prefix.public_pages import attack_gain
 from cloister_bench.sharing import attackers as by
 from cloister_bench.sharing.attackers import IDENTITIES, MARKING, SIGNALS, VOTERS, voters
 from cloister_bench.sharing.families import CANDIDATES

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice, takewhile
 from operator import eq
 
-from cloister.prefix.templates import ALL, Template
+from cloister.prefix.public_pages import ALL, Template
 from cloister_bench.sharing.families import BEFORE, CANDIDATES, Family, Trial, trials
 from cloister_bench.sharing.world import NO_NOISE, PAGE, Reader, Seen, Setting, Tokens, World
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 
 from cloister.cli.cache import beginning
 from cloister.levels import PolicyName
-from cloister.prefix.templates import ALL, Template
+from cloister.prefix.public_pages import ALL, Template
 from cloister_bench.records import records
 from cloister_bench.sharing.world import PAGE, Reader, Setting, Tokens, World
 from cloister_bench.words import read_words

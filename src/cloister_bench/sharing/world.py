@@ -14,15 +14,14 @@ from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, prefixes_of
 from cloister.detection.pipeline import inherit, shipped_pipeline
-from cloister.engine.runner import BlockPool
 from cloister.gateway.completions import text_by_block
 from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 from cloister.messages.types import SamplingParams
-from cloister.prefix.base import Paging, PrefixKey
+from cloister.prefix.base import BlockPool, Paging, PrefixKey
+from cloister.prefix.public_pages import Template
 from cloister.prefix.radix import RadixCache
-from cloister.prefix.templates import Template
 from cloister.prompts.tokenizer import Tokenizer
 
 PAGE = 16

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cloister.errors import SetupError
-from cloister.prefix.evidence import attack_gain
+from cloister.prefix.public_pages import attack_gain
 from cloister_bench.messages import Answer
 from cloister_bench.sharing.attack import attack_one
 from cloister_bench.sharing.attack_results import FIGURES, GUESSING, Plan, Results, tables

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import SetupError
-from cloister.prefix.templates import ALL, Template
+from cloister.prefix.public_pages import ALL, Template
 from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
 from cloister_bench.sharing.workloads import EXPLAINED, VARIANTS, WORKLOADS, Prompt, Scale, Texts, read_texts
 from cloister_bench.sharing.workloads import replay as replay_offline

@@ -1,7 +1,5 @@
 """Streams that answer a mailbox's questions: kernels launched ahead that wait for gates, of steps or of layers."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading
@@ -50,7 +48,7 @@ class Blocks:
     coming: int
 
     @classmethod
-    def among(cls, processors: int, processes: int) -> Blocks:
+    def among(cls, processors: int, processes: int) -> "Blocks":
         """One block stays on each processor: products leave room for one (linear.cuh). Three come: see link.cuh."""
         each = max(1, processors * 100 // percentage_of(processes) // processes)
         return cls(each, COMING * each)

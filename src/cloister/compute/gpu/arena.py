@@ -2,8 +2,6 @@
 A vault maps its own arena only, and no mailbox. The attention process answers for all of its arenas in one launch; its
 kernel reads within an arena, whatever the vault wrote there (answer.cuh)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,8 +1,6 @@
 """The paged KV cache in a GPU's memory: [block][layer][keys, values][kv head][16 · dim].
 Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -26,9 +24,6 @@ class GpuCache(KVCache):
 
     def wipe(self, blocks: Sequence[int]) -> None:
         self._held[torch.tensor(blocks, dtype=torch.int64, device="cuda")] = 0
-
-    def read(self, block: int) -> bytes:
-        return self._held[block].view(torch.uint8).cpu().numpy().tobytes()
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Some at a time: what is copied is held twice meanwhile, and a sealed process gets little memory."""

@@ -1,7 +1,5 @@
 """The GPU as a device. It has links only under MPS: a process that waits for another must not hold the GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 """Whether this machine has a GPU the kernels can use. Imports nothing that a machine without one may lack.
 A process that has initialised CUDA cannot fork children that use CUDA: so a child asks, compiles and ends."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os
@@ -10,13 +8,30 @@ from collections.abc import Callable
 from functools import cache
 from glob import glob
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 import torch
 
-from cloister.compute.gpu.source import DIMS, compiled
 from cloister.errors import where_raised
+
+SOURCES = ("common.cuh", "stage.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
+DIMS = (64, 128)  # widths of heads that the kernels are compiled for
+
+
+def source() -> str:
+    folder = Path(__file__).parent
+    return "\n".join((folder / name).read_text() for name in SOURCES)
+
+
+def compiled(arch: str, dim: int) -> bytes:
+    """By NVRTC, for one architecture (sm_90a, …) and one width of heads. cuda-core asks CUDA for its version."""
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(arch=arch, std="c++17", define_macro=[("DIM", str(dim))])
+    return bytes(Program(source(), "c++", options).compile("cubin").code)
+
 
 LEAST_CAPABILITY = (9, 0)
 CONTROL, DEVICES = "/dev/nvidiactl", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")

@@ -1,8 +1,6 @@
 """The GPU behind the contract: lays out weights and rows, launches the kernels, keeps scratch memory.
 Addresses go to the GPU only from tensors this module has checked for device, size and order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import torch
 from cloister.compute.base import Kernels, KVCache, Step
 from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
+from cloister.compute.gpu.find import DIMS
 from cloister.compute.gpu.link import GpuAsker, StepAsks
 from cloister.compute.gpu.mailbox import GROUP_TOKENS
 from cloister.compute.gpu.products import (
@@ -28,7 +27,6 @@ from cloister.compute.gpu.products import (
     tiles_of,
 )
 from cloister.compute.gpu.program import Argument, i32
-from cloister.compute.gpu.source import DIMS
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
 from cloister.errors import ModelUnsupported

@@ -1,8 +1,6 @@
 """The service's end of its links on the GPU: which attention process a recorded step asks (link.cuh).
 The service makes all mailboxes before it is sealed; each is mapped by one attention process before that is sealed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

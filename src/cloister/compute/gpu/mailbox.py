@@ -1,7 +1,5 @@
 """Where things are in a mailbox, one for each attention process, as link.cuh reads it. Nothing is mapped here."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,7 +113,7 @@ class MailboxShape:
     dim: int
 
     @classmethod
-    def of(cls, model: AttentionShape, users: int) -> MailboxShape:
+    def of(cls, model: AttentionShape, users: int) -> "MailboxShape":
         return cls(users, model.cache_shape.layers, model.heads, model.cache_shape.dim)
 
     @property

@@ -1,8 +1,6 @@
 """Memory of the GPU that two processes map: created by one, handed to the other as a file descriptor.
 The importer chooses its access: a handle cannot be given out read-only (docs/gpu.md)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +46,7 @@ class SharedMemory:
         self._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writes else _READ)
 
     @classmethod
-    def create(cls, size: int, at: int | None = None) -> SharedMemory:
+    def create(cls, size: int, at: int | None = None) -> "SharedMemory":
         size = whole(size)
         described = driver.CUmemAllocationProp()
         described.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -59,7 +57,7 @@ class SharedMemory:
         return memory
 
     @classmethod
-    def adopt(cls, fd: int, size: int, *, writes: bool = True) -> SharedMemory:
+    def adopt(cls, fd: int, size: int, *, writes: bool = True) -> "SharedMemory":
         """The caller closes the descriptor."""
         return cls(_call(driver.cuMemImportFromShareableHandle, fd, _FD), whole(size), writes=writes)
 

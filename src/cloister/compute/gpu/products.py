@@ -1,7 +1,5 @@
 """How a product is laid out and launched on a GPU, as linear.cuh makes its kernels. Nothing is launched here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -46,7 +44,7 @@ class Workspace:
     sums: torch.Tensor
 
     @classmethod
-    def of(cls, rows: int, widths: Widths) -> Workspace:
+    def of(cls, rows: int, widths: Widths) -> "Workspace":
         def empty(width: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(rows * width, dtype=dtype, device="cuda")
 

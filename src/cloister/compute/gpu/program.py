@@ -1,7 +1,5 @@
 """The compiled kernels in this process, for one width of heads: loaded, launched, and recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,11 +1,20 @@
-"""Which pages are public by evidence: many accounts sent this very page (with all before it) already. A page is shared
-when n + Laplace(1/ε) > T. The noise belongs to the page for ever: a keyed PRF of its content, which neither eviction
-nor a restart draws again. One account changes n by at most 1, so whether one page is shared is ε-private."""
+"""Which pages are public: by registration (templates, token ids without text), or by evidence, since many accounts
+sent this very page (with all before it) already. Such a page is shared when n + Laplace(1/ε) > T. The noise belongs to
+the page for ever: a keyed PRF of its content, which neither eviction nor a restart draws again. One account changes n
+by at most 1, so whether one page is shared is ε-private."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import takewhile
 from math import exp, log
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cloister.errors import SetupError
+from cloister.prefix.base import AFTER_PUBLIC, TOKEN_BYTES, Paging
 
 SECRET_BYTES = 32
 DIGEST_BYTES = 16
@@ -65,3 +74,48 @@ class Evidence:
         if len(kept) > self._capacity:
             kept.popitem(last=False)
         return votes.bit_count()
+
+
+ALL = "all"
+MAX_TEMPLATES, MAX_TEMPLATES_BYTES = 1024, 8 << 20
+
+
+class Template(Struct, frozen=True, forbid_unknown_fields=True):
+    """`tokenizer` is the SHA-256, in hex, of the tokenizer that made the tokens; `accounts` may be ("all",)."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    accounts: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(min_length=1, max_length=256)]
+    tokenizer: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    tokens: Annotated[tuple[Annotated[int, Meta(ge=0, lt=AFTER_PUBLIC)], ...], Meta(min_length=1, max_length=1 << 20)]
+
+
+def read_templates(text: str) -> tuple[Template, ...]:
+    """One template a line, as JSON."""
+    lines = text.splitlines()
+    if len(lines) > MAX_TEMPLATES:
+        raise SetupError(f"There are more than {MAX_TEMPLATES} templates.", hint="Register fewer.")
+    try:
+        return tuple(msgspec.json.decode(line, type=Template) for line in lines)
+    except msgspec.DecodeError:
+        raise SetupError("A template is not well formed.", hint="Write it with `cloister cache register`.") from None
+
+
+class Templates:
+    """A request's own mark registers nothing: an account that marks its guess would find what another marked."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._registered: dict[bytes, frozenset[str]] = {}
+
+    def replace(self, templates: Iterable[Template], page_tokens: int) -> None:
+        registered: dict[bytes, frozenset[str]] = {}
+        for template in templates:
+            tokens = Paging(0, len(template.tokens), page_tokens).pack(template.tokens)
+            for page in page_digests(self._secret, tokens, page_tokens * TOKEN_BYTES):
+                registered[page] = registered.get(page, frozenset()) | set(template.accounts)
+        self._registered = registered
+
+    def covers(self, account: str, pages: Sequence[bytes]) -> int:
+        """How many of the first pages are registered for this account."""
+        named = {ALL, account}
+        return sum(1 for _ in takewhile(lambda page: not named.isdisjoint(self._registered.get(page, ())), pages))
