@@ -15,16 +15,8 @@ import jax.numpy as jnp
 from spu import libspu
 from spu.utils.simulation import Simulator, sim_jax
 
-from cloister_mpc.functions.largest import LAST, largest
+from cloister_mpc.functions.largest import FEW, LAST, largest
 from cloister_mpc.functions.ring import fine, integers, numbers, settled, tracing_for_shares
-
-FEW = 32
-"""Fewer than in truth: what is compiled is smaller, and has as many kinds of rounds. A generation's test has 301."""
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloister_mpc.functions.largest.FEW", FEW)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +38,7 @@ def test_each_columns_largest_is_found(on_shares: Callable[..., np.ndarray], cou
 
 
 def test_the_first_of_equal_ones_wins(on_shares: Callable[..., np.ndarray]) -> None:
-    values = np.random.default_rng(0).integers(-1, 2, (FEW + 5, 3)).astype(np.float32)
+    values = np.random.default_rng(0).integers(-1, 2, (300, 3)).astype(np.float32)
     assert on_shares(lambda given: largest(fine(given)), values).tolist() == values.argmax(axis=0).tolist()
 
 
