@@ -82,7 +82,7 @@ def test_parties_that_are_not_up_are_told_by_name(tmp_path: Path) -> None:
     assert not any(each["ready"] for each in parties) and "cannot be reached" in parties[1]["problem"]
 
 
-def test_local_parties_come_up_serve_and_go(tmp_path: Path) -> None:
+def test_local_parties_come_up_serve_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("spu", reason="SPU is not installed: make mpc")
     save_model(tmp_path / "model", layers=1)
     place = tmp_path / "mpc"
@@ -91,7 +91,7 @@ def test_local_parties_come_up_serve_and_go(tmp_path: Path) -> None:
         assert local.wait_for(r"(\d) parties serve", 240) == "3"
         result = runner.invoke(app, ["mpc", "status", "--config", str(place / "parties.toml")])
         assert result.exit_code == 0 and result.output.count("ready, ") == 3
-        assert_dealt_once(place, tmp_path)
+        assert_dealt_once(place, tmp_path, monkeypatch)
         assert_answers_through_a_proxy(place, tmp_path)
         children = local.children()
     finally:
@@ -99,13 +99,16 @@ def test_local_parties_come_up_serve_and_go(tmp_path: Path) -> None:
     assert children and not any(child.is_running() for child in children)
 
 
-def assert_dealt_once(place: Path, tmp_path: Path) -> None:
+def assert_dealt_once(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`mpc deal` finds the model there already; without the provider's key it deals nothing."""
     common = ["mpc", "deal", "--config", str(place / "parties.toml"), "--model", str(tmp_path / "model")]
-    again = Command(tmp_path / "deal.log", *common)
-    assert again.process.wait(120) == 0 and "3 parties serve model" in again.said
-    client = Command(tmp_path / "clerk.log", *common, "--key", str(place / "keys" / "client-clerk.key"))
-    assert client.process.wait(120) != 0, "a client is no provider"
+    again = runner.invoke(app, common)
+    assert again.exit_code == 0 and "3 parties serve model" in again.output
+    from tests.cloister_mpc.local import SHAPE, weights
+
+    monkeypatch.setattr("cloister_mpc.provider.calibration.prepare", lambda folder: (SHAPE, weights()))
+    client = runner.invoke(app, [*common, "--key", str(place / "keys" / "client-clerk.key")])
+    assert client.exit_code == 1 and "A client may not say this" in client.output, "a client is no provider"
 
 
 def assert_answers_through_a_proxy(place: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from cloister.cli.options import settings_command
 from cloister.config import option
@@ -18,15 +17,11 @@ class MpcOptions(Output):
     lengths: str | None = option(None, "Tokens in the sequence.", show_default="256,512,1024,2048")
     methods: str | None = option(None, "Ways of keeping the cache, by name.", show_default="all")
     repeats: int | None = option(None, "Times each program is run; the middle time counts.", ge=1, show_default="3")
-    parts: str | None = option(None, "What to measure.", show_default="all")
-    quality_data: Path | None = option(
-        None, "Folder with data/longctx, for quality.", metavar="DIR", show_default="a generated list"
-    )
 
 
 @settings_command(MpcOptions)
 def bench_mpc(options: MpcOptions) -> None:
-    """Measure what a token costs on secret shares, with and without MPCache, and what MPCache costs in quality.
+    """Measure what a token costs on secret shares, with and without MPCache.
 
     Runs three parties as threads of this process, and on them the programs of a generation's step on
     random numbers. Bytes and messages are exact; seconds are this machine's, with whatever else it does. From all three
@@ -38,15 +33,13 @@ def bench_mpc(options: MpcOptions) -> None:
 
       cloister bench mpc --quick
 
-      cloister bench mpc --lengths 1024 --methods full,mpcache --parts lengths
+      cloister bench mpc --lengths 1024 --methods full,mpcache
     """
     from cloister_mpc.offer import require_packages
 
     require_packages()
     from cloister.models.source import find_model
-    from cloister_bench.mpc.plan import FULL, PARTS, QUICK, VARIANTS
-    from cloister_bench.mpc.quality import QualityRow, run_quality
-    from cloister_bench.mpc.results import FIGURES, Results, tables
+    from cloister_bench.mpc.results import FIGURES, FULL, QUICK, VARIANTS, Results, tables
     from cloister_bench.mpc.run import Bench
     from cloister_mpc.provider.calibration import prepare
 
@@ -57,16 +50,12 @@ def bench_mpc(options: MpcOptions) -> None:
         ways=known_names(options.methods, "method", tuple(VARIANTS)) if options.methods else basis.ways,
         repeats=options.repeats or basis.repeats,
     )
-    wanted = set(known_names(options.parts, "part", PARTS) if options.parts else PARTS)
     folder = find_model(options.model)
     results = Results(plan, folder.name)
 
-    def judge(progress: Callable[[str], None]) -> list[QualityRow]:
-        return run_quality(folder, options.quality_data, plan, progress)
-
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         shape, _ = prepare(folder)
-        Bench(results, shape, bars, save, judge).run(wanted)
+        Bench(results, shape, bars, save).run()
 
     measure_suite(results, measure, options, tables, FIGURES)
     raise_if_failed(results)

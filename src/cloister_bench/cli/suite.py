@@ -114,7 +114,7 @@ def show_tables(tables: Sequence[Table]) -> None:
 
     colours = {"met": "[green]met[/]", "missed": "[red]missed[/]"}
     for table in tables:
-        shown = rich_table.Table(title=table.title, caption=table.caption)
+        shown = rich_table.Table(title=table.title)
         for place, head in enumerate(table.heads):
             is_number = place >= table.labels
             short = max((len(row[place]) for row in table.rows), default=0) < 24  # what wraps may shrink to nothing

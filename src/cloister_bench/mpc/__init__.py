@@ -1,1 +1,1 @@
-"""`cloister bench mpc`: what generation on secret shares costs, and what a small cache costs in quality."""
+"""`cloister bench mpc`: what generation on secret shares costs."""

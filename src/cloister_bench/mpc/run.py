@@ -1,41 +1,28 @@
 """The whole measurement: each kind of program of a generation's step is run once and counted as often as it occurs."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import pairwise
 
 from cloister_bench.mpc.cost import Cost, total, typical
 from cloister_bench.mpc.parties import Parties
-from cloister_bench.mpc.plan import PARTS, VARIANTS, Part
-from cloister_bench.mpc.quality import QualityRow
-from cloister_bench.mpc.results import Results
+from cloister_bench.mpc.results import VARIANTS, Results
 from cloister_bench.suite.measurement import Measurement, Watcher
 from cloister_mpc.messages import GenerationSpec
 from cloister_mpc.model.programs import Program, Programs
 from cloister_mpc.model.shape import ModelShape
 
-Judge = Callable[[Callable[[str], None]], list[QualityRow]]
-
 
 class Bench(Measurement[Results]):
-    def __init__(
-        self, results: Results, shape: ModelShape, watcher: Watcher, save: Callable[[], None], judge: Judge
-    ) -> None:
+    def __init__(self, results: Results, shape: ModelShape, watcher: Watcher, save: Callable[[], None]) -> None:
         super().__init__(results, watcher, save)
         self._plan = results.plan
         self._shape = shape
-        self._judge = judge
         self._known: dict[bytes, Cost] = {}
 
-    def run(self, parts: Collection[Part]) -> None:
-        measures: dict[Part, Callable[[], None]] = {"lengths": self._lengths, "quality": self._quality}
-        for part in (part for part in PARTS if part in parts):
-            with self._noting(part):
-                measures[part]()
-
-    def _lengths(self) -> None:
+    def run(self) -> None:
         self._watcher.begin("lengths", len(self._plan.lengths))
-        with Parties(profile=True) as parties:
+        with self._noting("lengths"), Parties(profile=True) as parties:
             for seq in self._plan.lengths:
                 for name, cost in self.steps(parties, seq).items():
                     self._results.add_run(name, seq, cost)
@@ -57,11 +44,6 @@ class Bench(Measurement[Results]):
     def _programs(self, name: str, seq: int) -> Programs:
         cache, functions = VARIANTS[name]
         return Programs(self._shape, GenerationSpec(seq, self._plan.new_tokens, cache), functions=functions)
-
-    def _quality(self) -> None:
-        self._watcher.begin("quality", 1)
-        self._results.add_quality(self._judge(self._watcher.say))
-        self._watcher.advance("all tasks")
 
 
 def programs_of(kinds: Programs) -> Iterator[tuple[Program, int]]:

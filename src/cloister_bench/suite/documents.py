@@ -31,7 +31,6 @@ class Target:
     target: float | None
     measured: Callable[[Document], float | None]
     bound: Literal["at least", "at most"] = "at least"
-    labels: Mapping[str, Any] = field(default_factory=dict)
 
     def verdict(self, document: Document) -> Row:
         """What was not measured counts as not met."""
@@ -39,7 +38,7 @@ class Target:
         if self.target is not None:
             met = value is not None and (value >= self.target if self.bound == "at least" else value <= self.target)
         verdict = {"bound": self.bound, "target": self.target, "measured": value, "met": met}
-        row = {"name": self.name, **self.labels, **verdict}
+        row = {"name": self.name, **verdict}
         return row if value is not None else {**row, "reason": "not measured"}
 
 
@@ -86,13 +85,9 @@ def value_of(part: str, key: str, **having: Any) -> Callable[[Document], float |
 
 
 def write_json(document: Document, path: Path) -> None:
-    write_text(json.dumps(document, indent=2) + "\n", path, "Choose another file.")
-
-
-def write_text(text: str, path: Path, hint: str) -> None:
-    with needed(f"{path} cannot be written", hint):
+    with needed(f"{path} cannot be written", "Choose another file."):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,6 @@ class Table:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     labels: int = 1
-    caption: str | None = None
 
     @classmethod
     def of(cls, title: str, rows: Iterable[Row], columns: Mapping[str, str | Cell], labels: int = 1) -> Table:
@@ -174,72 +168,54 @@ def draw_figures(document: Document, folder: Path, figures: Mapping[str, Drawing
     written = []
     for name, drawing in figures.items():
         if rows := drawing.rows(document):
-            figure, axes = panels(*drawing.grid, drawing.panel, drawing.margin)
+            figure, axes = _panels(drawing)
             figure.suptitle(f"{document['model']}: {drawing.draw(rows, axes)}")
-            written.append(folder / f"{name}.png")
-            save_figure(figure, written[-1])
+            written.append(path := folder / f"{name}.png")
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                figure.savefig(path, dpi=120)
+            except (OSError, ValueError) as wrong:
+                raise SetupError(f"{path} cannot be written: {wrong}.", hint="Choose another --plot-dir.") from None
     return written
 
 
-def save_figure(figure: Figure, path: Path, hint: str = "Choose another --plot-dir.") -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as wrong:
-        raise SetupError(f"{path} cannot be written: {wrong}.", hint=hint) from None
-
-
-def panels(rows: int, columns: int, panel: Size, margin: Size) -> tuple[Figure, tuple[Axes, ...]]:
+def _panels(drawing: Drawing) -> tuple[Figure, tuple[Axes, ...]]:
     from matplotlib.figure import Figure
 
-    size = (panel[0] * columns + margin[0], panel[1] * rows + margin[1])
+    (rows, columns), (width, height) = drawing.grid, drawing.panel
+    size = (width * columns + drawing.margin[0], height * rows + drawing.margin[1])
     figure = Figure(figsize=size, layout="constrained")
     return figure, tuple(figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns))
 
 
-def lines(panel: Axes, rows: Sequence[Row], x: str, y: str, by: str, colors: Mapping[str, str]) -> None:
-    for name in dict.fromkeys(row[by] for row in rows):
-        mine = sorted((row[x], row[y]) for row in rows if row[by] == name)
-        panel.plot(*zip(*mine, strict=True), marker="o", color=colors.get(name), label=name)
+def _lines(panel: Axes, series: Mapping[str, Mapping[Any, float]], colors: Mapping[str, str]) -> None:
+    for name, values in series.items():
+        panel.plot(sorted(values), [values[x] for x in sorted(values)], marker="o", color=colors[name], label=name)
     panel.grid(alpha=0.3)
 
 
-def grouped_bars(
-    panel: Axes,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
-    colors: Mapping[str, str],
+def _bars(
+    panel: Axes, groups: Sequence[str], series: Mapping[str, Mapping[Any, float]], colors: Mapping[str, str]
 ) -> None:
-    width = 0.8 / max(1, len(series))
-    for index, (name, values) in enumerate(series.items()):
-        places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
-        heights = [nan if value is None else value for value in values]
-        panel.bar(places, heights, width, color=colors.get(name), label=name)
+    width = 0.8 / max(1, len(colors))
+    for index, name in enumerate(colors):
+        places = [place + (index - (len(colors) - 1) / 2) * width for place in range(len(groups))]
+        heights = [series.get(name, {}).get(group, nan) for group in groups]
+        panel.bar(places, heights, width, color=colors[name], label=name)
     panel.set_xticks(range(len(groups)), groups, fontsize="small")
     panel.grid(alpha=0.3, axis="y")
 
 
-def stacked_bars(
-    panel: Axes, places: Sequence[str], parts: Mapping[str, Sequence[float | None]], colors: Mapping[str, str]
-) -> None:
-    left = [0.0] * len(places)
-    for name, values in parts.items():
-        widths = [value or 0.0 for value in values]
-        panel.barh(places, widths, left=left, label=name, color=colors.get(name))
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    panel.invert_yaxis()
-
-
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`y` over `x` of the rows that have the values `where`: a line, bars or parts of bars for each value of `by`.
-    `limit`: a dashed line. `log`: both axes, or that of x alone."""
+    """`y` over `x` of the rows that have the values `where`: a line or bars for each value of `by`. `limit`: a dashed
+    line. `log`: both axes, or that of x alone."""
 
     x: str
     y: str
     by: str
     title: str = ""
-    kind: Literal["lines", "bars", "stacked"] = "lines"
+    kind: Literal["lines", "bars"] = "lines"
     where: Mapping[str, Any] = field(default_factory=dict)
     limit: float | None = None
     log: Literal["", "x", "xy"] = ""
@@ -250,15 +226,13 @@ class Panel:
         colors = {name: f"C{number}" for number, name in enumerate(dict.fromkeys(row[self.by] for row in rows))}
         mine = [row for row in rows if self.where.items() <= row.items() and row[self.y] is not None]
         groups = sorted({row[self.x] for row in mine}) if self.log else list(dict.fromkeys(row[self.x] for row in mine))
+        series: dict[str, dict[Any, float]] = {}
+        for row in mine:
+            series.setdefault(row[self.by], {})[row[self.x]] = row[self.y]
         if self.kind == "lines":
-            lines(panel, mine, self.x, self.y, self.by, colors)
+            _lines(panel, series, colors)
         else:
-            values = {(row[self.by], row[self.x]): row[self.y] for row in mine}
-            series = {name: [values.get((name, group)) for group in groups] for name in colors}
-            if self.kind == "bars":
-                grouped_bars(panel, groups, series, colors)
-            else:
-                stacked_bars(panel, groups, series, colors)
+            _bars(panel, groups, series, colors)
         if self.limit is not None:
             panel.axhline(self.limit, color="grey", linestyle="--", linewidth=1)
         if self.log:

@@ -89,14 +89,10 @@ def attention_received(prompt: PromptLayer, softmax: Softmax, offset: Array) -> 
     present = prompt.values[..., -1]
     # Padding asks too and sees nothing: its denominator is made one, and its answers count for nothing.
     absent = jnp.repeat(1 - present[:, tokens - window :], heads // groups, axis=0)[..., None]
-    received = added_up(softmax, weights, weighted(weights, present[..., None]) + absent, groups)
-    return received * present
-
-
-def added_up(softmax: Softmax, weights: Array, denominators: Array, groups: int) -> Array:
-    """(H, n, t) weights over (H, n, 1) denominators, summed over queries and the heads of a group: (G, t)."""
+    denominators = weighted(weights, present[..., None]) + absent
     reciprocals = softmax.divide(jnp.concatenate([jnp.ones_like(denominators), denominators], axis=-1))
-    return headwise(reciprocals.reshape(groups, 1, -1), weights.reshape(groups, -1, weights.shape[-1]))[:, 0]
+    received = headwise(reciprocals.reshape(groups, 1, -1), weights.reshape(groups, -1, tokens))[:, 0]
+    return received * present
 
 
 def in_runs(tokens: Array, granularity: int) -> Array:

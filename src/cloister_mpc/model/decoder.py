@@ -79,7 +79,7 @@ class Decoder:
             keys.append(new.keys)
             values.append(new.values)
             out = self._causal(new.queries, keys, values, weights.offset, there, first[:, here])
-            blocks.append(self.finish(columns, out, weights, there, epsilon))
+            blocks.append(self._finish(columns, out, weights, there, epsilon))
         last = jnp.concatenate(queries, axis=1)[:, -window:]
         prompt = PromptLayer(last, jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
         return jnp.concatenate(blocks, axis=1), prompt
@@ -113,16 +113,12 @@ class Decoder:
         slot: Array,
         shuffles: Shuffles,
     ) -> tuple[Array, Cache]:
-        new = self.new_columns(epsilon, hidden, weights, angles)
+        new = self._project(hidden, weights, angles, _ones(hidden), epsilon)
         cache = write_slots(cache, slot, new.keys, new.values)
         choice = method.choose(new.queries, cache, shuffles)
         seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
         out = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
-        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache
-
-    def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
-        """Of generated tokens: no column is padding."""
-        return self._project(hidden, weights, angles, _ones(hidden), epsilon)
+        return self._finish(hidden, out, weights, _ones(hidden), epsilon), cache
 
     def _project(
         self, hidden: Array, weights: LayerWeights, angles: Angles, present: Array, epsilon: Array
@@ -137,7 +133,7 @@ class Decoder:
         values = jnp.concatenate([every[turning:], last.astype(every.dtype)], axis=-1)
         return Attended(turned[: shape.heads], turned[shape.heads :], values)
 
-    def finish(self, hidden: Array, out: Array, weights: LayerWeights, present: Array, epsilon: Array) -> Array:
+    def _finish(self, hidden: Array, out: Array, weights: LayerWeights, present: Array, epsilon: Array) -> Array:
         """What follows attention's answer (H, n, d): its matrix, then the MLP; both added to the stream."""
         shape, functions = self.shape, self.functions
         answer = out.transpose(0, 2, 1).reshape(-1, hidden.shape[1])
@@ -194,7 +190,7 @@ def rotate(heads: Array, angles: Angles) -> Array:
 
 
 class PlainModel:
-    """The same layers in the clear, for calibration and quality runs. One compiled function serves all layers."""
+    """The same layers in the clear, for calibration and tests. One compiled function serves all layers."""
 
     def __init__(self, shape: ModelShape, weights: ModelWeights, functions: Functions) -> None:
         self.shape = shape

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
-from cloister_bench.mpc.plan import FULL, PARTS, QUICK
+from cloister_bench.mpc.results import FULL, QUICK
 from cloister_bench.mpc.run import Bench
 from tests.cloister_bench.mpc.fakes import results
 from tests.cloister_mpc.local import SHAPE
@@ -25,13 +25,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Whatever is to be measured comes out as made up. What the bench was told."""
     told: list[dict[str, Any]] = []
 
-    def run(bench: Bench, parts: set[str]) -> None:
+    def run(bench: Bench) -> None:
         made = results()
         bench._results.runs = made.runs
-        if parts == {"quality"}:
-            bench._results.failed.append({"part": "quality", "reason": "it was told so"})
+        if bench._plan.repeats == 7:
+            bench._results.failed.append({"part": "lengths", "reason": "it was told so"})
         bench._save()
-        told.append({"plan": bench._plan, "parts": parts})
+        told.append({"plan": bench._plan})
 
     monkeypatch.setattr(Bench, "run", run)
     monkeypatch.setattr("cloister_mpc.provider.calibration.prepare", lambda folder: (SHAPE, None))
@@ -44,29 +44,29 @@ def test_numbers_tables_and_plots_are_written(run: Run, measured: list[dict[str,
     assert result.exit_code == 0, result.output
     document = json.loads(numbers.read_text())
     first = ["method", "protocol", "seq", "seconds", "megabytes", "messages", "lan_seconds", "wan_seconds"]
-    assert list(document["runs"][0])[:8] == first and document["quality"] == []
+    assert list(document["runs"][0])[:8] == first
     assert len(list(plots.glob("*.png"))) == 1
     assert "mpcache" in result.stdout and "met" in result.stdout
-    assert measured[0] == {"plan": FULL, "parts": set(PARTS)}
+    assert measured[0] == {"plan": FULL}
 
 
 def test_options_reach_the_plan(run: Run, measured: list[dict[str, Any]]) -> None:
     options = ("--lengths", "256,512", "--methods", "full, mpcache", "--repeats", "5")
-    result = run("bench", "mpc", "--quick", *options, "--parts", "lengths", "--json", "-")
+    result = run("bench", "mpc", "--quick", *options, "--json", "-")
     assert json.loads(result.stdout)["plan"]["quick"] is True
     wanted = replace(QUICK, lengths=(256, 512), ways=("full", "mpcache"), repeats=5)
-    assert measured[0] == {"plan": wanted, "parts": {"lengths"}}
+    assert measured[0] == {"plan": wanted}
 
 
 def test_what_failed_is_said_and_the_rest_is_kept(run: Run, measured: list[dict[str, Any]], tmp_path: Path) -> None:
-    result = run("bench", "mpc", "--parts", "quality", "--json", str(tmp_path / "mpc.json"))
-    assert result.exit_code == 1 and "quality: it was told so" in result.stderr
+    result = run("bench", "mpc", "--repeats", "7", "--json", str(tmp_path / "mpc.json"))
+    assert result.exit_code == 1 and "lengths: it was told so" in result.stderr
     assert json.loads((tmp_path / "mpc.json").read_text())["runs"]
 
 
 @pytest.mark.parametrize(
     ("option", "value", "hint"),
-    [("--parts", "song", "lengths"), ("--methods", "song", "mpcache"), ("--lengths", "100", "256,1024")],
+    [("--methods", "song", "mpcache"), ("--lengths", "100", "256,1024")],
 )
 def test_wrong_use_names_what_there_is(run: Run, option: str, value: str, hint: str) -> None:
     result = run("bench", "mpc", option, value)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cloister_bench.mpc.cost import Cost
-from cloister_bench.mpc.plan import Plan
-from cloister_bench.mpc.results import Results
+from cloister_bench.mpc.results import Plan, Results
 
 
 def cost(megabytes: float = 1.0, messages: int = 100, seconds: float = 1.0) -> Cost:

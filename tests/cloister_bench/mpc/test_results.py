@@ -6,8 +6,7 @@ import pytest
 pytest.importorskip("jax", reason="generation on shares needs the distribution cloister-mpc")
 
 from cloister.errors import SetupError
-from cloister_bench.mpc.plan import Plan
-from cloister_bench.mpc.results import FIGURES, Results, tables
+from cloister_bench.mpc.results import FIGURES, Plan, Results, tables
 from cloister_bench.suite.documents import draw_figures, find
 from tests.cloister_bench.mpc.fakes import cost, results
 
@@ -22,7 +21,7 @@ def test_a_run_has_the_fields_its_readers_rely_on() -> None:
 
 def test_the_document_is_json_at_any_time() -> None:
     empty = Results(Plan(), "small").document()
-    assert empty["runs"] == [] == empty["quality"]
+    assert empty["runs"] == []
     assert json.loads(json.dumps(results().document()))["runs"][0]["method"] == "full_library"
 
 
@@ -41,24 +40,16 @@ def test_what_falls_short_is_missed_and_what_is_not_measured_is_not_met() -> Non
     found = results()
     found.runs = [run for run in found.runs if run["seq"] == 1024 and run["method"] != "mpcache"]
     found.add_run("mpcache", 1024, cost(megabytes=100.0, messages=12_000, seconds=9.0))
-    *verdicts, _ = found.document()["targets"]
+    verdicts = found.document()["targets"]
     assert [row["met"] for row in verdicts] == [False] * 6
     assert [row["measured"] is None for row in verdicts] == [False] * 3 + [True] * 3
 
 
-def test_quality_is_what_is_kept_of_the_full_cache_s() -> None:
-    found = results()
-    for task, score, full in (("novel", 10.2, 10.0), ("retrieval", 0.97, 1.0)):
-        found.quality.append({"method": "mpcache", "budget": 0.1, "task": task, "score": score, "full_score": full})
-    *_, kept = found.document()["targets"]
-    assert kept["measured"] == pytest.approx(0.9752, abs=1e-4) and not kept["met"]  # (10 / 10.2 + 0.97) / 2
-
-
 def test_every_table_has_its_rows() -> None:
-    costs, _, targets = (table.markdown() for table in tables(results().document()))
+    costs, targets = (table.markdown() for table in tables(results().document()))
     assert "| 1,024 | full | 300 | 12,000 |" in costs
     assert "| megabytes, full over mpcache, T = 1024 | ≥ 5 | 6 | met |" in targets
-    assert [table.rows for table in tables(Results(Plan(), "small").document())] == [[], [], []]
+    assert [table.rows for table in tables(Results(Plan(), "small").document())] == [[], []]
 
 
 def test_the_figure_is_a_picture(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +13,7 @@ pytest.importorskip("spu", reason="generation on shares needs the distribution c
 from cloister.errors import PartyLost
 from cloister_bench.mpc.cost import Cost, total
 from cloister_bench.mpc.parties import Parties
-from cloister_bench.mpc.plan import FULL, PARTS, VARIANTS, Plan
-from cloister_bench.mpc.quality import QualityRow
-from cloister_bench.mpc.results import Results
+from cloister_bench.mpc.results import FULL, VARIANTS, Plan, Results
 from cloister_bench.mpc.run import Bench, programs_of
 from tests.cloister_bench.mpc.fakes import cost
 from tests.cloister_mpc.local import SHAPE
@@ -35,38 +33,32 @@ class Told:
     def say(self, what: str) -> None: ...
 
 
-def judged(say: Callable[[str], None]) -> list[QualityRow]:
-    return [QualityRow("mpcache", 0.1, "retrieval", 0.99, 1.0), QualityRow("snapkv", 0.1, "retrieval", 0.9, 1.0)]
-
-
 def bench(plan: Plan = FULL, shape: Any = SHAPE, told: Told | None = None) -> Bench:
-    return Bench(Results(plan, "small"), shape, told or Told(), lambda: None, judged)
+    return Bench(Results(plan, "small"), shape, told or Told(), lambda: None)
 
 
-def test_every_part_is_in_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_length_is_in_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     def steps(bench: Bench, parties: Parties, seq: int) -> dict[str, Cost]:
         return {name: cost(megabytes=seq / 100, messages=seq // 16) for name in VARIANTS}
 
     monkeypatch.setattr(Bench, "steps", steps)
     told = Told()
     made = bench(told=told)
-    made.run(PARTS)
+    made.run()
     document = made._results.document()
-    assert told.parts == list(PARTS) and document["failed"] == []
+    assert told.parts == ["lengths"] and document["failed"] == []
     costs = {(run["method"], run["seq"]) for run in document["runs"]}
     assert costs == {(name, seq) for name in VARIANTS for seq in (256, 512, 1024, 2048)}
-    assert len(document["quality"]) == 2
 
 
-def test_a_part_that_fails_is_noted_and_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(bench: Bench, parties: Parties, seq: int) -> dict[str, Cost]:
         raise PartyLost("A party ended.")
 
     monkeypatch.setattr(Bench, "steps", lose)
     made = bench()
-    made.run(PARTS)
-    document = made._results.document()
-    assert document["failed"] == [{"part": "lengths", "reason": "A party ended."}] and document["quality"]
+    made.run()
+    assert made._results.document()["failed"] == [{"part": "lengths", "reason": "A party ended."}]
 
 
 def whole_step(made: Bench, parties: Parties, name: str, seq: int) -> Cost:

@@ -84,14 +84,19 @@ async def test_weights_that_all_parties_hold_are_not_dealt_again(local: LocalPar
     assert len(told) == 7 and not any(dealt for _, dealt in told)
 
 
-async def test_each_party_is_a_process_of_its_own_that_leaves_no_dump(local: LocalParties) -> None:
-    await connected(local, 90)
+async def test_each_party_is_a_process_of_its_own_that_leaves_no_dump_and_does_without_torch(
+    local: LocalParties,
+) -> None:
+    await tokens(await local.opened(), 1)
     await local.model.close()
     for rank in range(3):
         for process in (local.party(rank), local.child(rank, "engine"), local.child(rank, "tunnel")):
             limits = Path(f"/proc/{process.pid}/limits").read_text()
             assert next(line for line in limits.splitlines() if "core file" in line).split()[4:6] == ["0", "0"]
             assert psutil.Process(process.pid).environ().keys() <= ALLOWED
+        # Importing torch would take seconds and memory at each of three parties, at every start.
+        loaded = Path(f"/proc/{local.child(rank, 'engine').pid}/maps").read_text()
+        assert "libspu" in loaded and "jax" in loaded and "libtorch" not in loaded
     assert len({local.child(rank, "engine").pid for rank in range(3)}) == 3
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from cloister_mpc.model.programs import dealt
 from cloister_mpc.model.shape import one_hots, permutations
 from tests.cloister_mpc.kept import kept_programs
 from tests.cloister_mpc.model.plain_generation import PlainGeneration
-from tests.cloister_mpc.model.tiny import TinyModel, some_tokens, tiny_model
+from tests.cloister_mpc.model.tiny import TinyModel, some_tokens
 from tests.cloister_mpc.thread_parties import ThreadParties
 
 PROMPT = some_tokens(23, seed=1)
@@ -29,18 +28,7 @@ MPCACHE = CachePlan(
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    return tiny_model("llama", tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
 def threads(model: TinyModel) -> Iterator[ThreadParties]:
-    with holding(model) as threads:
-        yield threads
-
-
-@contextmanager
-def holding(model: TinyModel) -> Iterator[ThreadParties]:
     """Parties that hold the model's shares."""
     with ThreadParties() as threads:
         threads.put_all(dict(model.weights.named()))
@@ -76,26 +64,38 @@ class Client:
         self.threads.put_all(values, f"{self.name}/")
 
 
-def logits_agree(threads: ThreadParties, model: TinyModel) -> None:
-    """Those of a padded prompt, of a step whose draft was wrong, and of one whose draft was right."""
+def test_positions_must_follow_there_must_be_room_and_logits_are_the_plain_models(
+    threads: ThreadParties, model: TinyModel
+) -> None:
+    """Logits of a padded prompt, of a step whose draft was wrong, and of one whose draft was right."""
     client = Client(threads, model, SHORT, "logits")
+    with pytest.raises(GenerationError):
+        client.parties[0].step(0)
     answers = some_tokens(3, seed=2)
     expected = model.logits(PROMPT + answers)[len(PROMPT) - 1 :]
-    found = [client.prefill(PROMPT), client.step(0, [answers[0], 7]), client.step(1, answers[1:])]
+    first = client.prefill(PROMPT)
+    for at, columns in ((1, 1), (0, 5)):
+        with pytest.raises(GenerationError):
+            client.parties[0].step(at, columns)
+    found = [first, client.step(0, [answers[0], 7]), client.step(1, answers[1:])]
     ours = np.concatenate([found[0], found[1][:, :1], found[2]], axis=1).T  # 7 was wrong, and is forgotten
     assert np.abs(ours - expected).max() < 0.15
     assert np.corrcoef(ours.ravel(), expected.ravel())[0, 1] > 0.999
 
 
-def test_logits_are_the_plain_models(threads: ThreadParties, model: TinyModel) -> None:
-    logits_agree(threads, model)
-
-
-def test_the_likeliest_token_is_found_inside(threads: ThreadParties, model: TinyModel) -> None:
+def test_the_likeliest_token_is_found_inside_and_closing_forgets_all_but_the_model(
+    threads: ThreadParties, model: TinyModel
+) -> None:
     client = Client(threads, model, GenerationSpec(prompt_tokens=32, new_tokens=4), "token")
     first = int(client.prefill(PROMPT)[0])
     expected = model.logits(PROMPT)[-1]
     assert expected[first] > expected.max() - 0.2
+    for party in client.parties:
+        party.close()
+    for gone in ("token/answer", "token/0/cache/keys", "token/coarse", "token/hidden"):
+        with pytest.raises(RuntimeError):
+            threads.parties[0].runtime.get_var(gone)
+    assert threads.join("w/embedding").shape == (model.shape.vocabulary, model.shape.hidden)
 
 
 def test_selection_on_shares_reads_what_its_twin_reads(threads: ThreadParties, model: TinyModel) -> None:
@@ -116,25 +116,3 @@ def test_specs_that_differ_in_their_answer_share_all_but_the_head(model: TinyMod
     token, logits = (kept_programs(model.shape, replace(SHORT, answer=answer)) for answer in ("token", "logits"))
     assert token.prompt() is logits.prompt()
     assert token.head(1).code != logits.head(1).code
-
-
-def test_positions_must_follow_and_there_must_be_room(threads: ThreadParties, model: TinyModel) -> None:
-    client = Client(threads, model, SHORT, "order")
-    with pytest.raises(GenerationError):
-        client.parties[0].step(0)
-    client.prefill(PROMPT)
-    with pytest.raises(GenerationError):
-        client.parties[0].step(1)
-    with pytest.raises(GenerationError):
-        client.parties[0].step(0, 5)
-
-
-def test_closing_forgets_all_but_the_model(threads: ThreadParties, model: TinyModel) -> None:
-    client = Client(threads, model, SHORT, "closed")
-    client.prefill(PROMPT)
-    for party in client.parties:
-        party.close()
-    for gone in ("closed/answer", "closed/0/cache/keys", "closed/coarse", "closed/hidden"):
-        with pytest.raises(RuntimeError):
-            threads.parties[0].runtime.get_var(gone)
-    assert threads.join("w/embedding").shape == (model.shape.vocabulary, model.shape.hidden)
