@@ -69,20 +69,12 @@ FEW_SECONDS = 15
 WORTH_A_GROUP = 90
 """Folders that take less share groups: to import torch and transformers takes ten seconds each time."""
 
+GUESTS = {"browser": "serving"}
+"""A folder and the one whose group it joins: both ask the same nodes, which start once a group."""
+
 WITHOUT_PROCESSES = {
-    *(
-        "attest",
-        "backend",
-        "channel",
-        "detection",
-        "engine",
-        "messages",
-        "prefix",
-        "prompts",
-        "sealed_weights",
-        "service",
-    ),
-    *("service", "transparency"),
+    *("attest", "backend", "channel", "detection", "engine", "messages", "prefix", "prompts"),
+    *("sealed_weights", "service", "transparency"),
 }
 """What `make check` runs: folders whose tests start next to no processes."""
 
@@ -175,9 +167,16 @@ def group(folders: Iterable[Folder], *options: str) -> list[Group]:
     the patient ones."""
     groups: list[Group] = []
     waiting: defaultdict[tuple[bool, bool], list[Folder]] = defaultdict(list)
-    for folder in sorted(folders, key=lambda folder: -folder.seconds):
+    folders = sorted(folders, key=lambda folder: -folder.seconds)
+    hosts = {folder.name for folder in folders if not folder.on_shares}
+    guests = {GUESTS[folder.name]: folder for folder in folders if GUESTS.get(folder.name) in hosts}
+    for folder in folders:
+        if folder in guests.values():
+            continue
         together = waiting[folder.on_shares, folder.patient]
         together.append(folder)
+        if folder.name in guests and not folder.on_shares:
+            together.append(guests[folder.name])
         if sum(each.seconds for each in together) >= WORTH_A_GROUP:
             groups.append(pytest_of(together, options))
             together.clear()

@@ -59,6 +59,15 @@ def test_groups_share_no_folder_and_lose_none(runner: ModuleType, monkeypatch: p
         ]
 
 
+def test_a_guest_is_in_its_hosts_group_and_alone_in_its_own(runner: ModuleType) -> None:
+    [(guest, host)] = runner.GUESTS.items()
+    folders = [runner.Folder(name) for name in (guest, "controller", host)]
+    names = [group.name for group in runner.group(folders)]
+    assert sorted(names) == sorted([f"{host} {guest}", "controller"])
+    alone = [runner.Folder(guest), runner.Folder(host, on_shares=True)]
+    assert {group.name for group in runner.group(alone)} == {guest, f"{host} on shares"}
+
+
 def test_for_a_release_a_long_file_is_run_once_by_itself(runner: ModuleType) -> None:
     folders = runner.find_folders(release=True)
     alone = {name for name, _ in runner.RELEASE_SECONDS if "/" in name}
