@@ -49,6 +49,7 @@ SECONDS = {
     ("chaos", False): 45,
     ("forkserver", False): 45,
     ("browser", False): 45,
+    ("obfuscation", False): 45,
     ("prompts", False): 35,
     ("link", False): 35,
     ("cloister_bench", False): 60,
