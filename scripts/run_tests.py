@@ -2,9 +2,9 @@
 
 A group is a plain pytest process over one or more folders of tests/. Sandboxes are forked from a process with a lone
 thread and SPU brings threads: tests on shares therefore have groups of their own, and pytest-xdist cannot be used.
-Two groups at once keep two cores busy, but for when they wait. Then a third, whose tests wait for nobody (PATIENT), has
-what they leave; any other would make them fail for want of a core. Each group writes to a log of its own in
-artifacts/tests; the whole log of a group that failed is shown.
+Two groups at once keep two cores busy, but for when they wait. Then a third has what they leave: first those whose
+tests wait for nobody (PATIENT), at a low priority; once there are none left, the others. Each group writes to a log of
+its own in artifacts/tests; the whole log of a group that failed is shown.
 
 Arguments other than --release and --check go to one plain pytest and then to one on shares: run_tests.py -k scheduler
 """
@@ -12,6 +12,7 @@ Arguments other than --release and --check go to one plain pytest and then to on
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -48,6 +49,7 @@ SECONDS = {
     ("chaos", False): 45,
     ("forkserver", False): 45,
     ("browser", False): 45,
+    ("obfuscation", False): 45,
     ("prompts", False): 35,
     ("link", False): 35,
     ("cloister_bench", False): 60,
@@ -69,20 +71,12 @@ FEW_SECONDS = 15
 WORTH_A_GROUP = 90
 """Folders that take less share groups: to import torch and transformers takes ten seconds each time."""
 
+GUESTS = {"browser": "serving"}
+"""A folder and the one whose group it joins: both ask the same nodes, which start once a group."""
+
 WITHOUT_PROCESSES = {
-    *(
-        "attest",
-        "backend",
-        "channel",
-        "detection",
-        "engine",
-        "messages",
-        "prefix",
-        "prompts",
-        "sealed_weights",
-        "service",
-    ),
-    *("service", "transparency"),
+    *("attest", "backend", "channel", "detection", "engine", "messages", "prefix", "prompts"),
+    *("sealed_weights", "service", "transparency"),
 }
 """What `make check` runs: folders whose tests start next to no processes."""
 
@@ -142,7 +136,11 @@ def main(arguments: list[str]) -> int:
     begun = time.monotonic()
     failed = [result.group.name for result in run(groups, LOGS, show) if not result.passed]
     verdict = f"failed: {'; '.join(failed)}" if failed else "all passed"
-    print(f"{len(groups)} groups in {time.monotonic() - begun:.0f} s, {verdict}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{len(groups)} groups in {time.monotonic() - begun:.0f} s "
+        f"({used.ru_utime + used.ru_stime:.0f} s of processor time), {verdict}"
+    )
     return 1 if failed else 0
 
 
@@ -175,9 +173,16 @@ def group(folders: Iterable[Folder], *options: str) -> list[Group]:
     the patient ones."""
     groups: list[Group] = []
     waiting: defaultdict[tuple[bool, bool], list[Folder]] = defaultdict(list)
-    for folder in sorted(folders, key=lambda folder: -folder.seconds):
+    folders = sorted(folders, key=lambda folder: -folder.seconds)
+    hosts = {folder.name for folder in folders if not folder.on_shares}
+    guests = {GUESTS[folder.name]: folder for folder in folders if GUESTS.get(folder.name) in hosts}
+    for folder in folders:
+        if folder in guests.values():
+            continue
         together = waiting[folder.on_shares, folder.patient]
         together.append(folder)
+        if folder.name in guests and not folder.on_shares:
+            together.append(guests[folder.name])
         if sum(each.seconds for each in together) >= WORTH_A_GROUP:
             groups.append(pytest_of(together, options))
             together.clear()
@@ -200,20 +205,20 @@ def pytest_of(folders: Sequence[Folder], options: Sequence[str]) -> Group:
 
 
 def run(groups: Sequence[Group], logs: Path, tell: Callable[[Result], None]) -> list[Result]:
-    """Each group's result, told as soon as it is there. The patient ones also run when it is nobody else's turn."""
+    """Each group's result, told as soon as it is there. A third lane has the patient ones first, at a low priority."""
     logs.mkdir(parents=True, exist_ok=True)
     pressing, patient = (deque(group for group in groups if group.patient is each) for each in (False, True))
     results = []
 
-    def work(niceness: int, *queues: deque[Group]) -> None:
+    def work(patient_niceness: int, *queues: deque[Group]) -> None:
         while (group := _next(queues)) is not None:
-            results.append(run_group(group, logs, niceness))
+            results.append(run_group(group, logs, patient_niceness if group.patient else 0))
             tell(results[-1])
 
     with ThreadPoolExecutor(AT_ONCE + 1) as workers:
         try:
             lanes = [workers.submit(work, 0, pressing, patient) for _ in range(AT_ONCE)]
-            for lane in [*lanes, workers.submit(work, NICENESS, patient)]:
+            for lane in [*lanes, workers.submit(work, NICENESS, patient, pressing)]:
                 lane.result()
         except KeyboardInterrupt:
             pressing.clear()  # the terminal has told those at work

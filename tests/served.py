@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -45,11 +45,17 @@ class Command:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def child(self, role: str) -> psutil.Process:
-        """The one process of this role: the first of its line, should it have gone into a namespace."""
-        mine = [one for one in self.children() if is_a(one, role)]
-        [found] = [one for one in mine if one.parent() not in mine]
-        return found
+    def child(self, role: str, patience_s: float = 20) -> psutil.Process:
+        """The one process of this role: the first of its line, should it have gone into a namespace. Beside it there
+        may just be one that ends, or a fork that has not yet its own name."""
+        end = time.monotonic() + patience_s
+        while True:
+            mine = [one for one in self.children() if is_a(one, role)]
+            first = [one for one in mine if _parent(one) not in mine]
+            if len(first) == 1 or time.monotonic() > end:
+                [found] = first
+                return found
+            time.sleep(0.05)
 
     def stop(self) -> int:
         """Ask it to end as Ctrl-C would; its exit status."""
@@ -61,6 +67,12 @@ class Command:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             raise
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    with suppress(psutil.Error):  # it may have ended by now
+        return process.parent()
+    return None
 
 
 def is_a(process: psutil.Process, role: str) -> bool:

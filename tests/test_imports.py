@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tests.sources import tree_of
 
 SOURCE = Path(__file__).parents[1] / "src" / "cloister"
 EVERYBODY = {"errors", "config", "levels", "messages", "cores", "verify_mode"}
@@ -56,15 +58,18 @@ FORBIDDEN = {
 """Packages that may not import these."""
 
 
-def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
+@cache
+def imported_modules(tree: ast.AST) -> list[tuple[str, int]]:
     """Every module that is imported, with its line: at the top, inside functions and for the type checker alone."""
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((name.name, node.lineno) for name in node.names)
+            found += [(name.name, node.lineno) for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative imports hide where they lead"
             assert node.module
-            yield from ((f"{node.module}.{name.name}", node.lineno) for name in node.names)
+            found += [(f"{node.module}.{name.name}", node.lineno) for name in node.names]
+    return found
 
 
 def package_graph() -> dict[str, dict[str, list[str]]]:
@@ -74,7 +79,7 @@ def package_graph() -> dict[str, dict[str, list[str]]]:
     for file in sorted(SOURCE.rglob("*.py")):
         place = file.relative_to(SOURCE)
         package = place.parts[0].removesuffix(".py")
-        for module, line in imported_modules(ast.parse(file.read_text())):
+        for module, line in imported_modules(tree_of(file)):
             parts = module.split(".")
             if parts[0] != "cloister" or len(parts) < 2 or parts[1] not in names - {package, "__init__"}:
                 continue
@@ -129,7 +134,7 @@ def test_the_product_imports_no_other_distribution() -> None:
     found = {
         f"{file.relative_to(SOURCE)}:{line}"
         for file in SOURCE.rglob("*.py")
-        for module, line in imported_modules(ast.parse(file.read_text()))
+        for module, line in imported_modules(tree_of(file))
         if module.split(".")[0] in others
     }
     assert not found
@@ -145,7 +150,7 @@ def test_computing_on_shares_does_not_know_the_node(package: str) -> None:
     wrong = {
         f"{file.name}:{line}"
         for file in (SOURCE.parent / "cloister_mpc" / package).rglob("*.py")
-        for module, line in imported_modules(ast.parse(file.read_text()))
+        for module, line in imported_modules(tree_of(file))
         if module.split(".")[0] == "cloister" and module.split(".")[1] in node
     }
     assert not wrong
@@ -180,14 +185,14 @@ def test_other_packages_use_the_surface_of_detection_alone() -> None:
     for file in sorted(SOURCE.rglob("*.py")):
         if file.is_relative_to(SOURCE / "detection"):
             continue
-        for module, line in imported_modules(ast.parse(file.read_text())):
+        for module, line in imported_modules(tree_of(file)):
             parts = module.split(".")
             if parts[:2] == ["cloister", "detection"] and len(parts) > 2:
                 assert parts[2] in DETECTION_SURFACE, f"{file.relative_to(SOURCE)}:{line}"
 
 
 def test_the_services_loop_depends_on_the_contract_of_engines_alone() -> None:
-    modules = {module for module, _ in imported_modules(ast.parse((SOURCE / "service/process.py").read_text()))}
+    modules = {module for module, _ in imported_modules(tree_of(SOURCE / "service/process.py"))}
     assert {module for module in modules if module.startswith("cloister.engine")} == {
         "cloister.engine.base.Engine",
         "cloister.engine.base.EngineRequest",

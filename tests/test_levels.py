@@ -26,6 +26,7 @@ from cloister.levels import (
 )
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import SERVING, nothing_is_sealed
+from tests.sources import tree_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cloister"
@@ -144,7 +145,7 @@ def test_nobody_else_names_a_level() -> None:
         str(file.relative_to(SOURCE)): found
         for file in sorted(SOURCE.rglob("*.py"))
         if not any(file == place or place in file.parents for place in allowed)
-        and (found := _names_a_level(ast.parse(file.read_text())))
+        and (found := _names_a_level(tree_of(file)))
     }
     assert not named
     assert _names_a_level(ast.parse('x = level == "open"; y = ("isolated",)')) == ["1: open", "1: isolated"]

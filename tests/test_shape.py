@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.sources import tree_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -23,11 +24,6 @@ MOST_WORDS_OF_DOCS = 20_000
 
 FILES = sorted(SOURCE.rglob("*.py"))
 NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def lines_of(path: Path) -> int:

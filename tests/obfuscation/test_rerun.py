@@ -24,7 +24,8 @@ LAMBDA = 3
 BY = Quantization(1.0, 24, distance="absolute")
 NAME = 'Dear <redacted category="name">{}</redacted>, hello. Yours, {}'
 LETTER = "Dear <redacted>{} {}</redacted>, come to <redacted>{}</redacted>. Dr {}"
-ONE, SEVERAL = (NAME, 40), (LETTER, 12)
+ONE, SEVERAL = (NAME, 20), (LETTER, 6)
+MORE = pytest.mark.release
 
 
 def marked(frame: str, values: list[str]) -> str:
@@ -59,7 +60,11 @@ def tools(seed: int) -> tuple[RuleModel, WordTokenizer, TokenShapes]:
     return RuleModel(tokenizer.vocabulary, seed), tokenizer, TokenShapes(tokenizer, tokenizer.vocabulary)
 
 
-@pytest.mark.parametrize(("frame", "trials"), [ONE, SEVERAL], ids=["one secret", "several"])
+@pytest.mark.parametrize(
+    ("frame", "trials"),
+    [ONE, SEVERAL, pytest.param(NAME, 80, marks=MORE), pytest.param(LETTER, 24, marks=MORE)],
+    ids=["one secret", "several", "one secret, often", "several, often"],
+)
 def test_whoever_runs_the_sampler_again_is_right_by_chance(frame: str, trials: int) -> None:
     """Every variant would have produced the others with the same probability, exactly."""
     draw, hits, sent = random.Random(1), [], set()

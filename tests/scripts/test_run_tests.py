@@ -59,6 +59,15 @@ def test_groups_share_no_folder_and_lose_none(runner: ModuleType, monkeypatch: p
         ]
 
 
+def test_a_guest_is_in_its_hosts_group_and_alone_in_its_own(runner: ModuleType) -> None:
+    [(guest, host)] = runner.GUESTS.items()
+    folders = [runner.Folder(name) for name in (guest, "controller", host)]
+    names = [group.name for group in runner.group(folders)]
+    assert sorted(names) == sorted([f"{host} {guest}", "controller"])
+    alone = [runner.Folder(guest), runner.Folder(host, on_shares=True)]
+    assert {group.name for group in runner.group(alone)} == {guest, f"{host} on shares"}
+
+
 def test_for_a_release_a_long_file_is_run_once_by_itself(runner: ModuleType) -> None:
     folders = runner.find_folders(release=True)
     alone = {name for name, _ in runner.RELEASE_SECONDS if "/" in name}
@@ -80,19 +89,19 @@ def test_patient_folders_have_groups_of_their_own(runner: ModuleType) -> None:
     }
 
 
-def test_nothing_else_runs_beside_two_others(runner: ModuleType, tmp_path: Path) -> None:
-    """Two pressing groups wait for each other; the third lane takes the patient one meanwhile, and no pressing one."""
-    meet = "import pathlib, sys, time\nhere, own, *awaited = map(pathlib.Path, sys.argv[1:])\n(here / own).touch()\n"
+def test_beside_two_others_the_patient_run_first(runner: ModuleType, tmp_path: Path) -> None:
+    """Two pressing groups wait for each other; the third lane takes the patient one meanwhile, then a pressing one."""
+    meet = "import pathlib, sys, time\nhere, own, *awaited = map(pathlib.Path, sys.argv[1:])\n"
+    meet += "found = sorted(each.name for each in here.glob('?'))\n(here / own).touch()\n"
     meet += "while not all((here / each).exists() for each in awaited): time.sleep(0.01)\n"
-    meet += "print(pathlib.Path('/proc/self/stat').read_text().split(') ')[1].split()[16], *sorted(here.glob('?')))\n"
-    meet += "(here / 'told').touch() if str(own) == 'p' else None"
-    awaited = {"a": ["told"], "b": ["told"], "c": [], "p": ["a", "b"]}
+    meet += "print(pathlib.Path('/proc/self/stat').read_text().split(') ')[1].split()[16], *found)\n"
+    awaited = {"a": ["c"], "b": ["c"], "c": ["p"], "p": ["a", "b"]}
     commands = {name: (sys.executable, "-c", meet, str(tmp_path), name, *those) for name, those in awaited.items()}
     groups = [runner.Group(name, 1, (command,), name == "p") for name, command in commands.items()]
     results = {result.group.name: result.output.split() for result in runner.run(groups, tmp_path / "logs", id)}
     own = os.nice(0)
     assert [int(results[name][0]) - own for name in "abcp"] == [0, 0, 0, runner.NICENESS]
-    assert results["p"][1:] == [str(tmp_path / name) for name in "abp"], "both wait for it, and c for one of them"
+    assert results["c"][1:] == ["a", "b", "p"], "both wait for it, and it begins after the patient one"
 
 
 def says(text: str, status: int) -> tuple[str, ...]:

@@ -113,12 +113,13 @@ WAYS = (
 )
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.release)])
 @pytest.mark.parametrize("public", [0, 21])
-def test_every_turn_is_the_same_with_and_without_reuse(decoder: Decoder, public: int) -> None:
+def test_every_turn_is_the_same_with_and_without_reuse(decoder: Decoder, public: int, rounds: int) -> None:
     with_reuse, without = Chats(decoder, reuse=True), Chats(decoder, reuse=False)
     chat = PROMPT[:29]
     known = 0
-    for turn, params in enumerate((*WAYS, *WAYS)):
+    for turn, params in enumerate(WAYS * rounds):
         answer, cached = with_reuse.ask(chat, params, public)
         expected, none = without.ask(chat, params, public)
         assert answer == expected and none == 0

@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 
 from cloister.config import DEVELOPMENT_KEY
+from cloister.models.source import ModelFolder
 from tests.doc_blocks import helpers_of, walk_of
 from tests.served import Server
 
@@ -54,7 +55,7 @@ class Notes:
 
 
 @pytest.fixture(scope="module")
-def walks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walks]:
+def walks(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[Walks]:
     folder = tmp_path_factory.mktemp("walk")
     notes = Notes(folder / "notes")
     set_here = {
@@ -65,21 +66,21 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walks]:
     before = {name: os.environ.get(name) for name in set_here}
     os.environ.update(set_here)
     try:
-        server = Server(folder / "log", "--mpc", "off", "--detector")
+        server = Server(folder / "log", "--detector", "--model", str(short_folder.path))
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     try:
         client = OpenAI(base_url=f"{server.url()}/v1", api_key=DEVELOPMENT_KEY)
         model = client.models.list().data[0].id
-        idle: set[str] = set()
         found: dict[str, set[str]] = {}
         for level in LEVELS:
             ask(client, model, level)  # the first one starts what starts with the first request
-            time.sleep(1.0)
-            notes.start()
-            time.sleep(IDLE_S)
-            idle |= notes.stop()
+        time.sleep(1.0)
+        notes.start()
+        time.sleep(IDLE_S)
+        idle = notes.stop()
+        for level in LEVELS:
             ran = [traced(notes, client, model, level) for _ in range(2)]
             found[level] = ran[0] & ran[1]  # beside one of them the node may make a spare vault
         yield Walks(idle, found)
