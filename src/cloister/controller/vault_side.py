@@ -36,11 +36,11 @@ MAX_BYTES_PER_TENANT = 32 * 1024 * 1024  # of prompts that wait for a vault
 
 @dataclass(eq=False, repr=False)
 class PendingRequest:
-    """`seeds`: of each answer by its request id; a cancelled one is taken out."""
+    """`seeds`: of each answer by its request id, None if the vault draws it; a cancelled one is taken out."""
 
     ask: Ask
     prompt: bytes | LockedPrompt
-    seeds: dict[int, int] = field(init=False)
+    seeds: dict[int, int | None] = field(init=False)
 
     def __post_init__(self) -> None:
         ask = self.ask

@@ -103,7 +103,7 @@ class Sampler:
             top_k=[p.top_k or rows.shape[-1] for p in params],
             top_p=[p.top_p for p in params],
             min_p=[p.min_p for p in params],
-            u=[uniform(sequence.params.seed, sequence.generated) for sequence in sequences],
+            u=[uniform(sequence.params.known_seed, sequence.generated) for sequence in sequences],
         )
         return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
 
