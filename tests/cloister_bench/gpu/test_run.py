@@ -98,4 +98,4 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_every_trial_has_a_command_and_only_nodes_get_a_model() -> None:
     made = commands(tuple(MODULES), ["--model", "m"])
     assert list(made) == list(MODULES)
-    assert [name for name in made if "--model" in made[name]] == ["serve", "verified", "million"]
+    assert [name for name in made if "--model" in made[name]] == ["serve", "million", "verified"]

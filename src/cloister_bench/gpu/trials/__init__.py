@@ -8,7 +8,7 @@ MODULES = {  # by trial, in the order in which they tell most
     "obfuscated": "times",
     "weights": "weights",
     "passes": "verify",
-    "verified": "verify",
     "million": "verify",
+    "verified": "verify",
 }
 WITH_MODEL = ("serve", "verified", "million")
