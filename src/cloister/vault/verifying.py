@@ -22,7 +22,7 @@ from cloister.messages.types import FinishReason, TokenLogprob
 from cloister.prefix.base import PrefixCache
 
 LOGITS_BYTES = 16 * 2**20  # of one piece of work
-LEAST_ROWS = 16  # also sampled at once, at most: as many as a vault decodes alone
+LEAST_ROWS = 16
 Exposed = list[tuple[Sequence, int]]  # a request's sequences, each with its slot on the link
 
 
@@ -51,11 +51,17 @@ class _Piece:
 
 
 class Verifying:
-    """`exposed`: the sequences of a request that the service may ask about, or None."""
+    """`exposed`: the sequences of a request that the service may ask about, or None. `sampled_rows`: at once."""
 
     def __init__(
-        self, runner: Runner, memory: PrefixCache, answerer: LinkAnswerer, exposed: Callable[[int], Exposed | None]
+        self,
+        runner: Runner,
+        memory: PrefixCache,
+        answerer: LinkAnswerer,
+        exposed: Callable[[int], Exposed | None],
+        sampled_rows: int,
     ) -> None:
+        self._sampled_rows = sampled_rows
         self._runner, self._memory, self._answerer, self._exposed = runner, memory, answerer, exposed
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._rows = max(LEAST_ROWS, LOGITS_BYTES // (4 * runner.vocabulary))
@@ -156,17 +162,21 @@ class Verifying:
             here = [piece for piece in pieces if row < len(piece.claims)]
             free += [(piece, row) for piece in here if not adjusts(piece.sequence.params)]
             self._take_rows(logits, [(piece, row) for piece in here if adjusts(piece.sequence.params)])
-        for start in range(0, len(free), LEAST_ROWS):
-            self._take_rows(logits, free[start : start + LEAST_ROWS])
+        self._take_rows(logits, free)
 
     def _take_rows(self, logits: torch.Tensor, rows: list[tuple[_Piece, int]]) -> None:
         """Rows behind a claim that was not honest, or behind the end, count for nothing."""
-        rows = [(piece, row) for piece, row in rows if piece.may_reach(row)]
-        if not rows:
-            return
+        for start in range(0, len(rows), self._sampled_rows):
+            several = rows[start : start + self._sampled_rows]
+            if reached := [(piece, row) for piece, row in several if piece.may_reach(row)]:
+                self._sample(logits, reached)
+
+    def _sample(self, logits: torch.Tensor, rows: list[tuple[_Piece, int]]) -> None:
         sequences = [piece.sequence for piece, _ in rows]
         ahead = [row - len(piece.honest) for piece, row in rows]
-        sampled = self._sampler.sample(logits, sequences, [piece.first + row for piece, row in rows], ahead=ahead)
+        here = logits[torch.tensor([piece.first + row for piece, row in rows], device=logits.device)]
+        sampled = self._sampler.sample(here, sequences, list(range(len(rows))), ahead=ahead)
+        here.zero_()
         for (piece, row), token, logprob in zip(rows, sampled.tokens, sampled.logprobs, strict=True):
             if piece.goes_on(row):
                 piece.honest.append(token)

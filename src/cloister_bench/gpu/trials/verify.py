@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import perf_counter, sleep
@@ -27,7 +28,6 @@ from cloister.engine.sequence import Sequence
 from cloister.errors import CloisterError
 from cloister.messages.types import SamplingParams
 from cloister.models.source import open_folder
-from cloister.vault.verifying import LEAST_ROWS
 from cloister_bench.connection import Connection
 from cloister_bench.gpu.model import SHAPE, random_decoder
 from cloister_bench.gpu.trials.node import processes, served
@@ -53,11 +53,11 @@ MILLION, MILLION_S, RESTARTS_S = 1_000_000, 170.0, (60.0, 110.0)
 
 
 def passes(options: argparse.Namespace, note: Note) -> None:
-    """Milliseconds: a vault computes n claimed tokens, then chooses n tokens, one by one and together."""
+    """Milliseconds: a vault computes n claimed tokens, then chooses n tokens, one by one, four and sixteen together."""
     decoder = random_decoder()
     blocks = range((PASS_START + PASSES[-1]) // BLOCK_TOKENS + 1)
     runner = GraphRunner(decoder, decoder.device.cache(decoder.cache_shape, len(blocks)))
-    runner.settle(LEAST_ROWS)
+    runner.settle(16)
     found: list[Row] = []
     for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=0.9, top_p=0.9, logprobs=5)):
         for rows in PASSES:
@@ -77,7 +77,7 @@ def _pass(runner: GraphRunner, params: SamplingParams, blocks: range, rows: int)
             sampler.sample(logits, [sequence] * together, at, ahead=at)
 
     row: Row = {"rows": rows, "temperature": params.temperature, "forward_ms": _ms(lambda: runner.forward([chunk]))}
-    return row | {"one_by_one_ms": _ms(lambda: choose(1)), "together_ms": _ms(lambda: choose(LEAST_ROWS))}
+    return row | {f"choose_{together}_ms": _ms(partial(choose, together)) for together in (1, 4, 16)}
 
 
 def _ms(run: Callable[[], object], count: int = 10) -> float:
