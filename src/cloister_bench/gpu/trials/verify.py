@@ -42,13 +42,8 @@ NODE = ("--attention-processes", "1", "--max-vaults", "44", "--spare-vaults", "3
 PROMPT, ANSWER, REQUESTS = 32, 256, 3
 COMPARED = 8
 PASSES, PASS_START = (16, 32, 64, 128), 512
-SMALL = {
-    "hidden_size": 512,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-}
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+SMALL = dict(zip(SIZES, (512, 1536, 4, 8, 4), strict=True))
 MILLION, MILLION_S, RESTARTS_S = 1_000_000, 170.0, (60.0, 110.0)
 
 
@@ -170,11 +165,9 @@ def _rates(crowd: Crowd, mode: str) -> Iterator[Row]:
 
 
 def verified(options: argparse.Namespace, note: Note) -> None:
-    sizes = {
-        name: getattr(SHAPE, name)
-        for name in ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers", "tie_word_embeddings")
-    } | {"num_attention_heads": SHAPE.num_attention_heads, "num_key_value_heads": SHAPE.num_key_value_heads}
-    model = _model(options, "verified", sizes)
+    model = _model(
+        options, "verified", {name: getattr(SHAPE, name) for name in (*SIZES, "vocab_size", "tie_word_embeddings")}
+    )
     rows: list[Row] = []
     right: list[str | None] = []
     for mode in MODES:
@@ -193,13 +186,10 @@ def verified(options: argparse.Namespace, note: Note) -> None:
 
 
 def million(options: argparse.Namespace, note: Note) -> None:
-    """`all`, with requests of every kind; the service is killed on the way. An alarm is a deviation, whoever saw it."""
+    """`all`, with requests of every kind; the service is killed on the way. An alarm is a deviation."""
     model, log = _model(options, "million", SMALL), options.json.with_suffix(".node.log")
     with served(model, log, *NODE, "--verify", "all") as (url, _):
         crowd, began = _crowd(url), perf_counter()
-
-        def alarms() -> int:
-            return len(log.read_text(errors="replace").split("The service deviated")) - 1
 
         async def each(user: int, connection: Connection) -> None:
             draw = Random(f"million {user}")
@@ -220,12 +210,13 @@ def million(options: argparse.Namespace, note: Note) -> None:
                         os.kill(pid, signal.SIGKILL)
                 crowd.found["kills"] += 1
 
-        async def everybody(user: int, connection: Connection) -> None:
+        async def each_user(user: int, connection: Connection) -> None:
             await (kill if user == 0 else each)(user, connection)
 
-        seconds = asyncio.run(crowd.together(1 + 2 * SESSIONS, everybody))
+        seconds = asyncio.run(crowd.together(1 + 2 * SESSIONS, each_user))
         sleep(1)
-        note("million", {**crowd.found, "seconds": seconds, "alarms": alarms()})
+        alarms = len(log.read_text(errors="replace").split("The service deviated")) - 1
+        note("million", {**crowd.found, "seconds": seconds, "alarms": alarms})
 
 
 def _any_request(draw: Random) -> Row:
