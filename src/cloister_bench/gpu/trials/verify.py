@@ -220,16 +220,12 @@ def million(options: argparse.Namespace, note: Note) -> None:
 
 
 def _any_request(draw: Random) -> Row:
-    asked: Row = {
+    return {
         "prompt": _prompt(draw, draw.randrange(4, 100)),
         "max_tokens": draw.choice((1, 2, 15, 16, 17, 33, 200, 300)),
         "temperature": draw.choice((0, 0.7, 1.3)),
         "n": draw.choice((1, 1, 2, 3)),
+        "seed": draw.choice((None, None, draw.randrange(1 << 40))),
+        "logprobs": draw.choice((None,) * 9 + (5,)),
+        "frequency_penalty": draw.choice((0,) * 19 + (0.5,)),
     }
-    if draw.random() < 0.3:
-        asked["seed"] = draw.randrange(1 << 40)
-    if draw.random() < 0.1:
-        asked["logprobs"] = 5
-    if draw.random() < 0.05:
-        asked["frequency_penalty"] = 0.5
-    return asked
