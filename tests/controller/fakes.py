@@ -130,9 +130,9 @@ class FakeVault(Peer):
         asked = await self.next(AssignPrompt)
         self.say(PromptAccepted(asked.request_id, 40), WantCores(40))
         await self.next(LeaseCores, skip=(AssignPrompt, Release, Cancel))
-        public = fields.pop("public", ())
+        public, seed = fields.pop("public", ()), fields.pop("seed", 0)
         first = FirstToken(token, slot=3, **fields)
-        self.say(CoresDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
+        self.say(CoresDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public, seed=seed))
         return asked
 
 

@@ -72,6 +72,14 @@ async def test_partitioned_goes_through_a_vault_and_the_service_gets_only_what_i
     await asyncio.wait_for(vault.gone.wait(), 5)
 
 
+async def test_without_a_seed_the_service_gets_the_one_that_the_vault_drew(node: Node) -> None:
+    node.ask(5, params=SamplingParams(max_tokens=8, seed=None))
+    vault = await node.vault(0)
+    asked = await vault.serve_first(seed=41)
+    assert asked.params.seed is None
+    assert (await node.service.next(GeneratePartitioned)).params.seed == 41
+
+
 async def test_a_first_token_may_be_the_last(node: Node) -> None:
     node.ask(5, keep=True)
     vault = await node.vault(0)
@@ -302,6 +310,7 @@ PREFILLED: dict[str, dict[str, Any]] = {
     "public tokens of no model": {"public": (1, VOCABULARY)},
     "an origin outside": {"first": {"origin": 4}},
     "a rotation outside": {"first": {"rotation": 1 << 40}},
+    "a seed that was not asked for": {"seed": 5},
     "unwanted logprobs": {"first": {"logprob": TokenLogprob(-1.0)}},
 }
 """What a vault might say of a prompt of three tokens, for an answer of eight."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from cloister.controller.verification import CHUNK, MOST_TROUBLES
 from cloister.errors import SetupError
 from cloister.messages.controller_service import DetachLink, GeneratePartitioned
 from cloister.messages.controller_vault import Claimed, Release, Verified
-from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.verify_mode import VerifyMode
 from tests.controller.fakes import FakeVault, Node
@@ -32,9 +33,11 @@ async def node() -> AsyncIterator[Node]:
     node.close()
 
 
-async def decoding(node: Node, request_id: int = 1, params: SamplingParams = LONG) -> tuple[FakeVault, int]:
+async def decoding(
+    node: Node, request_id: int = 1, params: SamplingParams = LONG, tenant: str = "ann"
+) -> tuple[FakeVault, int]:
     """A request whose first token is out; its vault, and its number inside."""
-    node.ask(request_id, f"session {request_id}", keep=True, params=params)
+    node.ask(request_id, f"session {request_id}", keep=True, params=params, tenant=tenant)
     vault = await node.vault(request_id - 1)
     asked = await vault.serve_first(7)
     await node.service.next(GeneratePartitioned, skip=(DetachLink,))
@@ -61,6 +64,56 @@ async def test_the_end_is_verified_too(node: Node) -> None:
     vault.say(Verified(number, (20, 21), finish="stop"))
     assert await node.frontend.next(Tokens) == Tokens(1, (20, 21), finish="stop")
     assert (await vault.next(Release)).request_id == number
+
+
+async def chunk(node: Node, vault: FakeVault, number: int, first: int, **end: Any) -> tuple[int, ...]:
+    """The service says a chunk of an answer, and its vault computes the same."""
+    tokens = tuple(range(first, first + CHUNK))
+    node.service.say(Tokens(number, tokens, **end))
+    await vault.next(Claimed)
+    vault.say(Verified(number, tokens, **end))
+    await settle()
+    return tokens
+
+
+async def test_answers_of_a_tenant_leave_by_admission_whatever_the_service_puts_first(node: Node) -> None:
+    (first, one), (second, two) = await decoding(node, 1), await decoding(node, 2)
+    later = [await chunk(node, second, two, 40), await chunk(node, second, two, 60, finish="stop")]
+    assert not node.frontend.messages
+    early = [await chunk(node, first, one, 10), await chunk(node, first, one, 30, finish="stop")]
+    left = [await node.frontend.next(Tokens) for _ in range(4)]
+    assert [(each.request_id, each.tokens) for each in left] == [
+        (1, early[0]), (2, later[0]), (1, early[1]), (2, later[1]),
+    ]  # fmt: skip
+    assert [each.finish for each in left] == [None, None, "stop", "stop"]
+
+
+async def test_an_answer_that_fails_or_is_left_holds_no_other_up(node: Node) -> None:
+    (_, _), (second, two) = await decoding(node, 1), await decoding(node, 2)
+    tokens = await chunk(node, second, two, 40)
+    assert not node.frontend.messages
+    node.send(Cancel(1))
+    assert await node.frontend.next(Tokens) == Tokens(2, tokens)
+
+
+async def test_an_answer_that_begins_does_not_hold_up_the_round_under_way(node: Node) -> None:
+    first, one = await decoding(node, 1)
+    await chunk(node, first, one, 20)
+    await node.frontend.next(Tokens)
+    second, two = await decoding(node, 2)
+    early = await chunk(node, first, one, 40)
+    assert await node.frontend.next(Tokens) == Tokens(1, early)
+    early = await chunk(node, first, one, 60, finish="stop")
+    assert not node.frontend.messages
+    later = await chunk(node, second, two, 80)
+    assert await node.frontend.next(Tokens) == Tokens(1, early, finish="stop")
+    assert await node.frontend.next(Tokens) == Tokens(2, later)
+
+
+async def test_no_tenant_waits_for_another(node: Node) -> None:
+    (_, _), (vault, number) = await decoding(node, 1), await decoding(node, 2, tenant="bob")
+    tokens = await chunk(node, vault, number, 40)
+    assert await node.frontend.next(Tokens) == Tokens(2, tokens)
 
 
 LIES = {

@@ -160,7 +160,7 @@ class FakeBackend(Backend):
         self.open += 1
         ended = False
         try:
-            text = self.answer if params.temperature == 0 else f"{params.seed % 100_000_000:08d} {self.answer}"
+            text = self.answer if params.temperature == 0 else f"{(params.seed or 0) % 100_000_000:08d} {self.answer}"
             said = [*text.encode(), END]
             limit = params.max_tokens
             ends = self.ends and bool(params.stop_tokens)

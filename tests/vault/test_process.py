@@ -97,6 +97,22 @@ def test_isolated_answers_are_the_engines_from_first_to_last(decoder: Decoder, a
     assert room.pool.free == room.pool.total
 
 
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+def test_a_seed_that_was_not_named_is_drawn_here(llama: Decoder, room: Room, level):
+    for number in (1, 3):
+        prompt, params = write_prompt(TextPrompt(WORDS)), SamplingParams(max_tokens=24, seed=None)
+        room.say(AssignPrompt(number, level, prompt, params, (ExtraAnswer(number + 1, None),)))
+        room.serve()
+    if level == "isolated":
+        assert len({tuple(room.answer(number)) for number in (1, 2, 3, 4)}) == 4
+        return
+    drawn = {m.request_id: m for m in room.said if isinstance(m, Prefilled)}
+    assert len({m.seed for m in drawn.values()}) == 4
+    for m in drawn.values():
+        [first, *_], _ = engine_answer(llama, tuple(WORDS.encode()), temperature=1.0, seed=m.seed)
+        assert m.sequences[0].token == first
+
+
 def test_a_repetition_penalty_works_where_the_prompt_is(llama: Decoder, room: Room):
     room.confide(1, WORDS, "isolated", repetition_penalty=1.7)
     room.serve()

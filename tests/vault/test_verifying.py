@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from cloister.engine.sampler import Sampler
 from cloister.errors import ProtocolError
 from cloister.messages.controller_vault import Claimed, LeaseCores, Prefilled, Verified
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import ObfuscationParams, ObfuscationSecrets, TextPrompt, TokenPrompt
 from cloister.models.decoder import Decoder
+from cloister.vault import process
 from tests.vault.node import SETTINGS, FakeAnswerer, Room, engine_answer
 from tests.vault.test_process import PARAMS, TAGGED, WORDS
 
@@ -153,3 +155,24 @@ def test_what_ended_is_claimed_for_nothing(room: Room):
     room.release(1)
     assert room.say(Claimed(1, (5,))) == []
     assert room.pool.free == room.pool.total or room.memory.make_room(room.pool.total)
+
+
+def test_claims_are_chosen_a_few_rows_at_once(llama: Decoder, answerer: FakeAnswerer, monkeypatch: pytest.MonkeyPatch):
+    """A vault's memory is small: rows of logits are as long as the vocabulary, and sampling holds ten times as much."""
+    most: list[int] = []
+    sample = Sampler.sample
+
+    def counted(self: Sampler, logits: Any, *given: Any, **more: Any) -> Any:
+        most.append(len(logits))
+        return sample(self, logits, *given, **more)
+
+    monkeypatch.setattr(Sampler, "sample", counted)
+    monkeypatch.setattr(process, "LOGITS_BYTES", 3 * 4 * llama.vocabulary)
+    room = Room(llama, answerer=answerer)
+    params: dict[str, Any] = {"max_tokens": 20, "temperature": 0.8, "seed": 3}
+    begun(room, **params)
+    honest, _ = engine_answer(llama, tuple(WORDS.encode()), **params)
+    most.clear()
+    said = claim(room, 1, honest[1:], 16)
+    assert [token for each in said for token in each.tokens] == honest[1:]
+    assert most == [3, 3, 3, 3, 3, 1, 3]

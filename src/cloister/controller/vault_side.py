@@ -26,7 +26,7 @@ MAX_BYTES_PER_TENANT = 32 * 1024 * 1024  # of prompts that wait for a vault
 
 @dataclass(eq=False, repr=False)
 class PendingRequest:
-    """`params`: of each answer by its request id; a cancelled one is taken out."""
+    """`params`: of each answer by its request id, seedless if the vault draws; a cancelled one is taken out."""
 
     ask: Ask
     prompt: bytes | LockedPrompt

@@ -1,5 +1,6 @@
 """Verified decoding: the service's tokens leave when the request's own vault computed the same.
-`all`: then alone. `late`: at once, but at most a chunk ahead of the vault, and an answer's end waits for it. `sample`:
+`all`: then alone, and all answers of a tenant a chunk at a time: which of two is first would be the service's to say.
+`late`: at once, but at most a chunk ahead of the vault, and an answer's end waits for it. `sample`:
 as `late`, for a share of the requests that this process draws. A service that deviates is ended."""
 
 import logging
@@ -37,22 +38,25 @@ class _Claim:
 
 @dataclass(slots=True, repr=False)
 class _Stream:
-    """One sequence's claims that are not verified yet; the first `sent` are with the vault."""
+    """One sequence's claims that are not verified yet; the first `sent` are with the vault. `held`: verified, and not
+    released before their round."""
 
     claims: deque[_Claim] = field(default_factory=deque)
     sent: int = 0
     verified: list[int] = field(default_factory=list)
+    held: deque[_Claim] = field(default_factory=deque)
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Claims:
-    """`order`: what the service was asked. `waits`: for a service, since the last one ended."""
+    """`order`: what the service was asked. `waits`: for a service, since the last one ended. `end`: once verified."""
 
     request: Request
     order: Order
     at_once: bool
     streams: list[_Stream]
     finish: FinishReason | None = None
+    end: FinishReason | None = None
     asked_for_end: bool = False
     waits: bool = False
     tried_again: bool = False
@@ -60,6 +64,10 @@ class _Claims:
     @property
     def in_flight(self) -> bool:
         return any(stream.sent for stream in self.streams) or self.asked_for_end
+
+    @property
+    def has_chunk(self) -> bool:
+        return self.end is not None or all(len(stream.held) >= CHUNK for stream in self.streams)
 
     def resumed(self) -> Order:
         made = tuple(tuple(stream.verified) for stream in self.streams)
@@ -81,6 +89,8 @@ class Verification:
         self._draw = SystemRandom().random
         self._claims: dict[int, _Claims] = {}
         self._troubles: dict[str, deque[float]] = {}
+        self._round: dict[str, list[_Claims]] = {}  # by owner: answers of which a chunk leaves next, together
+        self._releasing = False
 
     def check(self, owner: str) -> None:
         """Raise if this tenant's vaults and the service disagreed too often: one user must not end it for all, and
@@ -102,7 +112,8 @@ class Verification:
         return True
 
     def forget(self, request_id: int) -> None:
-        self._claims.pop(request_id, None)
+        if (claims := self._claims.pop(request_id, None)) is not None:
+            self._go_round(claims.request.owner)
 
     def claimed(self, request: Request, message: Tokens, vocabulary: int) -> None:
         """Only what a request allows is kept: a claim is bounded before it is stored."""
@@ -180,13 +191,45 @@ class Verification:
         if message.finish != (claims.finish if over else None):
             self._deviates(claims, len(stream.verified) + 1, "The answer does not end there")
             return
-        late = [claim for claim in honest if not claim.released]
-        self._let_out(claims, message.sequence, late, message.finish)
+        if claims.at_once:
+            late = [claim for claim in honest if not claim.released]
+            self._let_out(claims, message.sequence, late, message.finish)
+        else:
+            stream.held += honest
+            claims.end = message.finish
+            self._go_round(request.owner)
         if request.request_id in self._claims:
             if claims.at_once:
                 self._release_ahead(claims, message.sequence)
             if claims.waits:
                 self._resume(claims, service)
+
+    def _go_round(self, owner: str) -> None:
+        """A chunk of each answer that was there when the round began, by admission, once all of these have one."""
+        if self._releasing:  # the end of an answer calls again
+            return
+        while True:
+            mine = [each for each in self._claims.values() if each.request.owner == owner and not each.at_once]
+            before = self._round.pop(owner, [])
+            members = [each for each in mine if each in before] or mine
+            if not members:
+                return
+            if not all(each.has_chunk for each in members):
+                self._round[owner] = members
+                return
+            self._releasing = True
+            try:
+                for claims in sorted(members, key=lambda each: each.request.request_id):
+                    self._let_chunk_out(claims)
+            finally:
+                self._releasing = False
+
+    def _let_chunk_out(self, claims: _Claims) -> None:
+        chunks = [[stream.held.popleft() for _ in range(min(CHUNK, len(stream.held)))] for stream in claims.streams]
+        rest = any(stream.held for stream in claims.streams)
+        for number, chunk in enumerate(chunks):
+            last = number == len(chunks) - 1 and not rest
+            self._let_out(claims, number, chunk, claims.end if last else None)
 
     def _deviates(self, claims: _Claims, position: int, honest: str) -> None:
         """The service's own token stays here: it may be another user's word."""

@@ -42,12 +42,18 @@ class Sampler:
         self._draw_rows = of_kernels or draw_rows
 
     def sample(
-        self, logits: torch.Tensor, sequences: list[Sequence], at: list[int], forced: Rows[Forced] = ()
+        self,
+        logits: torch.Tensor,
+        sequences: list[Sequence],
+        at: list[int],
+        forced: Rows[Forced] = (),
+        ahead: Rows[int] | None = None,
     ) -> Sampled:
+        """`ahead`: by how many tokens each row is ahead of its sequence's next; not where there are penalties."""
         rows = padded(logits)
         device = rows.device
-        mine = rows if len(at) == len(rows) else rows[torch.tensor(at, dtype=torch.int64, device=device)]
-        tokens = self._choose(mine, sequences)
+        mine = rows if at == list(range(len(rows))) else rows[torch.tensor(at, dtype=torch.int64, device=device)]
+        tokens = self._choose(mine, sequences, ahead or [0] * len(sequences))
         reporting = [i for i, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
         if not reporting and not forced:
             sampled: list[int] = tokens.tolist()
@@ -84,26 +90,27 @@ class Sampler:
             forced=[[next(reports) for _ in part.targets] for part in forced],
         )
 
-    def _choose(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    def _choose(self, rows: torch.Tensor, sequences: list[Sequence], ahead: Rows[int]) -> torch.Tensor:
         rows = _adjusted(rows, sequences)
         random = [i for i, sequence in enumerate(sequences) if sequence.params.temperature >= GREEDY_BELOW]
         if not random:
             return argmax(rows)
         if len(random) == len(sequences):
-            return self._draw(rows, sequences)
+            return self._draw(rows, sequences, ahead)
         tokens = argmax(rows)
         index = torch.tensor(random, dtype=torch.int64, device=rows.device)
-        tokens[index] = self._draw(rows[index], [sequences[i] for i in random])
+        tokens[index] = self._draw(rows[index], [sequences[i] for i in random], [ahead[i] for i in random])
         return tokens
 
-    def _draw(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    def _draw(self, rows: torch.Tensor, sequences: list[Sequence], ahead: Rows[int]) -> torch.Tensor:
         params = [sequence.params for sequence in sequences]
+        steps = [sequence.generated + more for sequence, more in zip(sequences, ahead, strict=True)]
         how = Draws(
             temperature=[p.temperature for p in params],
             top_k=[p.top_k or rows.shape[-1] for p in params],
             top_p=[p.top_p for p in params],
             min_p=[p.min_p for p in params],
-            u=[uniform(sequence.params.seed, sequence.generated) for sequence in sequences],
+            u=[uniform(p.known_seed, step) for p, step in zip(params, steps, strict=True)],
         )
         return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
 

@@ -106,7 +106,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
         job = await _job(request, prompt, level, session, call.caller.trust_group, body.cache_salt or "", hiding)
         params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
         echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
-        seeds = [choice_seed(body.seed, which) for which in range(body.n or 1)]
+        seeds = [choice_seed(body.seed, which, drawn=not level.uses_vault) for which in range(body.n or 1)]
         for seed in seeds if hiding is None else seeds * (1 + hiding.params.fakes):
             seeded = msgspec.structs.replace(params, seed=seed)
             choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo))
@@ -286,10 +286,11 @@ def _first(asked: T | None, default: T | None, otherwise: T) -> T:
     return asked if asked is not None else default if default is not None else otherwise
 
 
-def choice_seed(seed: int | None, choice: int) -> int:
-    """The seed of one choice: the request's own for the first, derived from it for the others; random without one."""
+def choice_seed(seed: int | None, choice: int, *, drawn: bool) -> int | None:
+    """The seed of one choice: the request's own for the first, derived from it for the others. Without one it is drawn
+    here, or by the process that reads the prompt."""
     if seed is None:
-        return secrets.randbits(63)
+        return secrets.randbits(63) if drawn else None
     if choice == 0:
         return seed & _SEED_MASK
     digest = hashlib.sha256(f"cloister choice {choice} of seed {seed}".encode()).digest()

@@ -15,6 +15,7 @@ from cloister.messages.types import (
     Message,
     RequestMessage,
     SamplingParams,
+    Seed,
     SequenceNumber,
     SilentRepr,
     TokenId,
@@ -96,11 +97,13 @@ class FirstToken(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prefilled(RequestMessage, frozen=True):
-    """Vault → controller (Petridish §4, step 2). `public`: the leading public span; `max_tokens`: left in all."""
+    """Vault → controller (Petridish §4, step 2). `public`: the leading public span; `max_tokens`: left in all; `seed`:
+    the request's own, or the one that the vault drew."""
 
     sequences: Annotated[tuple[FirstToken, ...], Meta(min_length=1, max_length=MAX_SEQUENCES)]
     max_tokens: Annotated[int, Meta(ge=1)]
     public: tuple[TokenId, ...] = ()
+    seed: Seed = 0
 
 
 class Verified(RequestMessage, frozen=True):

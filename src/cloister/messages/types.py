@@ -1,8 +1,10 @@
 """Words that several wires share: the base of all messages, bounded numbers and names, and how to generate tokens."""
 
-from typing import Annotated, Literal
+from secrets import randbits
+from typing import Annotated, Literal, Self
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 VERSION = 6
 MAX_SEQUENCES = 256
@@ -14,6 +16,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Settings = Annotated[bytes, Meta(max_length=65536)]  # a process's, as their own JSON
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 SequenceNumber = Annotated[int, Meta(ge=0, lt=MAX_SEQUENCES)]
 Salt = Annotated[str, Meta(max_length=256)]
@@ -47,8 +50,8 @@ class RequestMessage(Message, frozen=True):
 
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     """temperature 0 is greedy; top_k 0 and top_p 1 are off. `logprobs`: alternatives to report beside the chosen token
-    (0: it only). The draw for output token t depends on `seed` and t alone. `mpc_reveal`: what is opened to the
-    prompt's holder."""
+    (0: it only). The draw for output token t depends on `seed` and t alone. A seed of None is drawn by the process
+    that reads the prompt. `mpc_reveal`: what is opened to the prompt's holder."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
@@ -58,7 +61,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    seed: Seed | None = 0
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     logit_bias: Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] = field(
@@ -66,6 +69,17 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     )
     stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
     mpc_reveal: Revealed = "token"
+
+    def seeded(self, seed: int | None) -> Self:
+        """Drawn here, if the request named none."""
+        return replace(self, seed=randbits(63) if seed is None else seed)
+
+    @property
+    def known_seed(self) -> int:
+        """Who samples must not make one up: another process computes the same tokens."""
+        if self.seed is None:
+            raise ValueError("the request has no seed")
+        return self.seed
 
     @property
     def requested(self) -> set[str]:
@@ -86,7 +100,7 @@ class ExtraAnswer(Struct, frozen=True, array_like=True):
     """One more answer to the same prompt: a request that differs from the first in its number and its seed."""
 
     request_id: RequestId
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    seed: Seed | None
 
 
 ExtraAnswers = Annotated[tuple[ExtraAnswer, ...], Meta(max_length=MAX_EXTRA_ANSWERS)]

@@ -182,7 +182,8 @@ class Partitioned:
         self._exposed[request_id] = self._waiting.pop(request_id)
         if first.output.finish is not None:
             self.drop(request_id)
-        return Prefilled(request_id, firsts, max_tokens=left, public=tuple(first.tokens[: first.layout.public]))
+        public = tuple(first.tokens[: first.layout.public])
+        return Prefilled(request_id, firsts, max_tokens=left, public=public, seed=first.params.known_seed)
 
     def _prefill(self, sequence: Sequence, most: int, prompts: _Prompts) -> torch.Tensor:
         """Rows do not depend on the rest of the batch, so the engine would choose the same first token."""

@@ -39,7 +39,7 @@ MAX_RUNNING = 16  # a row of logits is as long as the vocabulary, and a vault's 
 
 RECEIVE_BYTES = 1 << 20
 READ_AT_ONCE = 8192  # bytes of a prompt that is read when it comes; a longer one waits for its turn at the cores
-LOGITS_BYTES = 2 * 2**20  # at once while substitutes are sampled, which holds about ten times as much
+LOGITS_BYTES = 2 * 2**20  # at once while tokens are sampled, which holds about ten times as much
 BYTES_LIKE_A_TOKEN = 1024  # to read this many takes about as long as to compute a token
 
 
@@ -97,10 +97,9 @@ class Vault:
         few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
         self._isolated, self._chunk = PagedEngine(runner, few, self.memory), settings.chunk_tokens
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
-        self._verifying = Verifying(runner, self.memory, answerer, self._partitioned.exposed)
-        model = None
+        model, rows = None, _sampled_rows(decoder)
+        self._verifying = Verifying(runner, self.memory, answerer, self._partitioned.exposed, rows)
         if runner.cache is not None:
-            rows = _sampled_rows(decoder)
             model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
         self._wanted: wire.WantCores | None = None

@@ -58,14 +58,9 @@ class Reader:
 
     def read(self, assigned: AssignPrompt) -> list[EngineRequest]:
         [first] = self.several(assigned, [self.prompt(assigned)])
-        replace = msgspec.structs.replace
-        return [
-            first,
-            *(
-                replace(first, request_id=each.request_id, params=replace(first.params, seed=each.seed))
-                for each in assigned.also
-            ),
-        ]
+        replace, params = msgspec.structs.replace, first.params
+        others = [(each.request_id, params.seeded(each.seed)) for each in assigned.also]
+        return [first, *(replace(first, request_id=one, params=seeded) for one, seeded in others)]
 
     def prompt(self, assigned: AssignPrompt) -> Prompt:
         self._check(assigned.params, assigned.level)
@@ -86,7 +81,7 @@ class Reader:
                 param="prompt",
                 hint="Shorten the prompt.",
             )
-        params = msgspec.structs.replace(params, max_tokens=left)
+        params = msgspec.structs.replace(params.seeded(params.seed), max_tokens=left)
         compact = _compact(assigned) and not self._windowed and len({prompt.public for prompt in read}) == 1
         return [
             EngineRequest(

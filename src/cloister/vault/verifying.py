@@ -10,6 +10,7 @@ import torch
 
 from cloister.compute.base import LinkAnswerer
 from cloister.compute.layout import Chunk, Wanted
+from cloister.engine.logits import adjusts
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
@@ -37,8 +38,12 @@ class _Piece:
     honest: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
+    def may_reach(self, row: int) -> bool:
+        so_far = len(self.honest)
+        return self.honest == self.claims[:so_far] and row >= so_far and self.sequence.output.finish is None
+
     def goes_on(self, row: int) -> bool:
-        return row < len(self.claims) and self.honest == self.claims[:row] and self.sequence.output.finish is None
+        return self.may_reach(row) and row == len(self.honest)
 
     def rows(self) -> list[tuple[int, int]]:
         start = self.sequence.computed - self.sequence.prompt_length
@@ -46,11 +51,17 @@ class _Piece:
 
 
 class Verifying:
-    """`exposed`: the sequences of a request that the service may ask about, or None."""
+    """`exposed`: the sequences of a request that the service may ask about, or None. `sampled_rows`: at once."""
 
     def __init__(
-        self, runner: Runner, memory: PrefixCache, answerer: LinkAnswerer, exposed: Callable[[int], Exposed | None]
+        self,
+        runner: Runner,
+        memory: PrefixCache,
+        answerer: LinkAnswerer,
+        exposed: Callable[[int], Exposed | None],
+        sampled_rows: int,
     ) -> None:
+        self._sampled_rows = sampled_rows
         self._runner, self._memory, self._answerer, self._exposed = runner, memory, answerer, exposed
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._rows = max(LEAST_ROWS, LOGITS_BYTES // (4 * runner.vocabulary))
@@ -135,8 +146,7 @@ class Verifying:
             rows += piece.rows()
         with self._answerer.comparing(rows) as same:
             logits = self._runner.forward(chunks)
-        for at in range(max(len(piece.claims) for piece in pieces)):
-            self._take_row(logits, [piece for piece in pieces if piece.goes_on(at)], at)
+        self._take(logits, pieces)
         logits.zero_()
         return same() and not any(map(self._asked_behind_the_end, pieces))
 
@@ -144,17 +154,35 @@ class Verifying:
         """There nothing is compared: each query would be one that no answer needs."""
         return (self._answerer.asked(piece.slot) or 0) > piece.sequence.limit - piece.sequence.prompt_length
 
-    def _take_row(self, logits: torch.Tensor, pieces: list[_Piece], at: int) -> None:
-        """Token by token: penalties depend on the tokens before."""
-        if not pieces:
-            return
-        sequences = [piece.sequence for piece in pieces]
-        sampled = self._sampler.sample(logits, sequences, [piece.first + at for piece in pieces])
-        for piece, token, logprob in zip(pieces, sampled.tokens, sampled.logprobs, strict=True):
-            piece.honest.append(token)
-            piece.logprobs.append(logprob)
-            piece.sequence.computed += 1
-            piece.sequence.append(token)
+    def _take(self, logits: torch.Tensor, pieces: list[_Piece]) -> None:
+        """Many rows at once, as if the claims before each were honest. Penalties depend on the tokens before: there
+        each row waits for the last."""
+        free: list[tuple[_Piece, int]] = []
+        for row in range(max(len(piece.claims) for piece in pieces)):
+            here = [piece for piece in pieces if row < len(piece.claims)]
+            free += [(piece, row) for piece in here if not adjusts(piece.sequence.params)]
+            self._take_rows(logits, [(piece, row) for piece in here if adjusts(piece.sequence.params)])
+        self._take_rows(logits, free)
+
+    def _take_rows(self, logits: torch.Tensor, rows: list[tuple[_Piece, int]]) -> None:
+        """Rows behind a claim that was not honest, or behind the end, count for nothing."""
+        for start in range(0, len(rows), self._sampled_rows):
+            several = rows[start : start + self._sampled_rows]
+            if reached := [(piece, row) for piece, row in several if piece.may_reach(row)]:
+                self._sample(logits, reached)
+
+    def _sample(self, logits: torch.Tensor, rows: list[tuple[_Piece, int]]) -> None:
+        sequences = [piece.sequence for piece, _ in rows]
+        ahead = [row - len(piece.honest) for piece, row in rows]
+        here = logits[torch.tensor([piece.first + row for piece, row in rows], device=logits.device)]
+        sampled = self._sampler.sample(here, sequences, list(range(len(rows))), ahead=ahead)
+        here.zero_()
+        for (piece, row), token, logprob in zip(rows, sampled.tokens, sampled.logprobs, strict=True):
+            if piece.goes_on(row):
+                piece.honest.append(token)
+                piece.logprobs.append(logprob)
+                piece.sequence.computed += 1
+                piece.sequence.append(token)
 
     def _replies(self, request_id: int, pieces: list[_Piece], *, same: bool) -> list[Verified]:
         if any(piece.honest != piece.claims for piece in pieces):

@@ -8,12 +8,12 @@ from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister.errors import SetupError
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
-from cloister_bench.gpu.trials import MODULES
+from cloister_bench.gpu.trials import MODULES, WITH_MODEL
 
 
 class GpuOptions(Output):
-    model: Path | None = option(None, "For `serve`: a model's folder, or a GGUF.", metavar="PATH")
-    like: Path | None = option(None, "For `serve`: random weights of the shape of this model.", metavar="FOLDER")
+    model: Path | None = option(None, "For parts with a node: a model's folder, or a GGUF.", metavar="PATH")
+    like: Path | None = option(None, "For them: random weights of the shape of this model.", metavar="FOLDER")
     parts: str = option(",".join(MODULES), "What to try and measure.")
     minutes: float = option(25.0, "Begin nothing later.", ge=0.1)
 
@@ -33,19 +33,26 @@ def bench_gpu(options: GpuOptions) -> None:
       requests    whole requests at `open` and `partitioned`, without HTTP
       obfuscated  steps of λ+1 prompts for each user, beside λ = 0
       weights     whether a sealed vault can write the weights that all processes read
+      passes      what it costs a vault to compute claimed tokens again, by their number
+      verified    decoding of 32 and 64 users by --verify, where their vaults are there already; the shape of Llama-3-8B
+      million     a million honest tokens of a small model at `--verify all`, the service killed on the way: no alarm
 
     Examples:
 
       cloister bench gpu --like FOLDER --json gpu.json --plot-dir plots
 
       cloister bench gpu --parts check,steps --minutes 7 --json gpu.json
+
+      cloister bench gpu --parts passes,verified,million --like FOLDER --minutes 12 --json verify.json
     """
     from cloister.compute.gpu.find import refusal
     from cloister_bench.gpu.run import FIGURES, Bench, Plan, Results, commands, tables
 
     plan = Plan(known_names(options.parts, "part", tuple(MODULES)), options.minutes)
-    if "serve" in plan.parts and not (options.model or options.like):
-        raise SetupError("`serve` needs a model.", hint="Name one with --model or --like, or give --parts without it.")
+    if set(WITH_MODEL) & set(plan.parts) and not (options.model or options.like):
+        raise SetupError(
+            "A node needs a model.", hint="Name one with --model or --like, or give --parts without a node."
+        )
     if why := refusal():  # asks in another process: this one must not open the GPU
         raise SetupError(why, hint="Run this on a machine with a Hopper GPU and `cloister[gpu]`.")
     results = Results(plan, "Llama-3-8B's shape")

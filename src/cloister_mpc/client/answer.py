@@ -192,7 +192,7 @@ class OnShares(Chooser):
         for token in set(outputs):
             added[token] -= params.presence_penalty + outputs.count(token) * params.frequency_penalty
         if params.temperature > 0:
-            added += params.temperature * gumbel(params.seed, len(outputs), self._vocabulary)
+            added += params.temperature * gumbel(params.known_seed, len(outputs), self._vocabulary)
         return added
 
 

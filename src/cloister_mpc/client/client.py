@@ -92,7 +92,7 @@ class Client:
             )
         params = msgspec.structs.replace(params, max_tokens=min(params.max_tokens, left))
         seeds = ((message.request_id, params.seed), *((each.request_id, each.seed) for each in message.also))
-        wanted = [(one, msgspec.structs.replace(params, seed=seed)) for one, seed in seeds]
+        wanted = [(one, params.seeded(seed)) for one, seed in seeds]
         vocabulary = self._parties.shape.vocabulary
         return [Request(one, prompt, each, chooser_for(prompt, each, vocabulary)) for one, each in wanted]
 

@@ -14,6 +14,8 @@ from cloister_bench.gpu.trials import MODULES
 CHECKED = {"checks": {"wrong": [], "other_bits": []}}
 SEALED, CONTROL = {"way": "kernel", "sealed": True}, {"way": "access", "sealed": False, "after": "changed"}
 SERVED = {"answers": {"differing": []}, "obfuscated": {"differing": [], "failed": []}, "kills": {}}
+ASKED: dict[str, Any] = {"mode": "all", "users": 32, "errors": {}}
+HONEST = {"million": {"tokens": 1_000_000, "alarms": 0}}
 ROW = {"users": 6, "prompt": 64, "same_bits": True, "late": []}
 
 
@@ -30,6 +32,12 @@ ROW = {"users": 6, "prompt": 64, "same_bits": True, "late": []}
         ("serve", SERVED, SERVED | {"kills": "failed: Timeout"}),
         ("serve", SERVED, SERVED | {"obfuscated": {"differing": ["1 span"], "failed": []}}),
         ("serve", SERVED, SERVED | {"obfuscated": {"differing": [], "failed": ["TimeoutError"]}}),
+        ("passes", {"passes": [{"rows": 16}]}, {"passes": []}),
+        ("verified", {"same all": 8, "verified": [ASKED]}, {"same all": 7, "verified": [ASKED]}),
+        ("verified", {"verified": [ASKED]}, {"verified": [ASKED | {"errors": {"error deviation": 1}}]}),
+        ("million", HONEST, {"million": HONEST["million"] | {"alarms": 1}}),
+        ("million", HONEST, {"million": HONEST["million"] | {"error deviation": 1}}),
+        ("million", HONEST, {"million": HONEST["million"] | {"tokens": 999_999}}),
         (
             "weights",
             {"weights": [SEALED | {"after": "as before"}, CONTROL]},
@@ -86,6 +94,7 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
     assert "took longer" in ended([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log", 0.5)
 
 
-def test_every_trial_has_a_command_and_only_the_node_gets_a_model() -> None:
+def test_every_trial_has_a_command_and_only_nodes_get_a_model() -> None:
     made = commands(tuple(MODULES), ["--model", "m"])
-    assert list(made) == list(MODULES) and [name for name in made if "--model" in made[name]] == ["serve"]
+    assert list(made) == list(MODULES)
+    assert [name for name in made if "--model" in made[name]] == ["serve", "million", "verified"]

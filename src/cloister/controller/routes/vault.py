@@ -131,6 +131,8 @@ class PartitionedRoute(VaultRoute):
             raise ProtocolError("A vault would have more tokens generated than were asked for.")
         if len(message.public) >= request.prompt_tokens or request.prompt_tokens > context:
             raise ProtocolError("A vault shows more tokens than the prompt has.")
+        if request.params.seed not in (None, message.seed):
+            raise ProtocolError("A vault would have another seed than was asked for.")
         if any(token >= self.node.serving().vocabulary for token in message.public):
             raise ProtocolError("A token is not of this model.")
         if any(max(each.origin, each.rotation) > request.prompt_tokens for each in message.sequences):
@@ -163,7 +165,7 @@ class PartitionedRoute(VaultRoute):
         partitions = tuple(
             Partition(link, each.slot, each.token, each.origin, each.rotation) for each in message.sequences
         )
-        params = replace(request.params, max_tokens=message.max_tokens)
+        params = replace(request.params, max_tokens=message.max_tokens, seed=message.seed)
         order = self.order(request, message.public, params, partitions)
         request.verified = self.node.verification.begin(request, order)
         service.send(order)

@@ -3,6 +3,8 @@
 python -m cloister_bench.gpu.trials check --json FILE
 python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER_OR_GGUF
 python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER --like FOLDER   # random weights, made there
+
+`verified` and `million` take --model or --like, too: like `serve`, but in their own sizes.
 """
 
 import argparse
