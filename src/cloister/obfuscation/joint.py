@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
 from cloister.errors import TagsInvalid
-from cloister.obfuscation.candidates.base import Around, Pool, Vocabulary
+from cloister.obfuscation.candidates.base import Around, Vocabulary
 from cloister.obfuscation.candidates.emails import PROVIDERS
 from cloister.obfuscation.dates import Dated, read_all
 from cloister.obfuscation.entities import Entity, blanked
@@ -59,7 +59,7 @@ def groups_of(
             if place == min(together):
                 groups.append(dates.group(around, draw, vocabularies))
             continue
-        found = _asked(entity.category, entity.secret, around[place], draw, vocabularies)
+        found = vocabularies[entity.category].pool(entity.secret, around[place], draw)
         values = () if found is None else found.values
         if dates is not None and entity.category is Category.AGE:  # another's age: it may not come to fit
             values = tuple(value for value in values if value == entity.secret or not dates.fits(value))
@@ -161,11 +161,6 @@ def _turned(text: str, by: int) -> str:
     return re.sub(r"\d+", lambda found: f"{(int(found[0]) + by) % 10 ** len(found[0]):0{len(found[0])}}", text)
 
 
-def _asked(category: Category, secret: str, around: Around, draw: Prf, vocabularies: Vocabularies) -> Pool | None:
-    known = vocabularies.get(category)
-    return None if known is None else known.pool(secret, around, draw)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class _Dates:
     """Dates that move by one offset, counted in the unit of the coarsest, the `anchor`. A date of birth that an age
@@ -216,9 +211,9 @@ class _Dates:
             return Group(self.places, None)
         anchor = max(range(len(base)), key=lambda at: (_COARSE[base[at].unit], base[at].year is not None, -at))
         here = self.places[anchor]
-        dates = _asked(Category.DATE, str(base[anchor]), around[here], draw, vocabularies)
-        last = self.places[-1]
-        ages = None if self.age is None else _asked(Category.AGE, self.secrets[-1], around[last], draw, vocabularies)
+        dates = vocabularies[Category.DATE].pool(str(base[anchor]), around[here], draw)
+        aged = vocabularies[Category.AGE]
+        ages = None if self.age is None else aged.pool(self.secrets[-1], around[self.places[-1]], draw)
         if dates is None or (ages is None and self.age is not None):
             return Group(self.places, None)
         pairs = [(value, "") for value in dates.values]

@@ -48,7 +48,10 @@ class Sampler:
     ) -> Generator[int, None, Substitutes]:
         """A piece at a time."""
         if self.goal.method == "gqs":
-            return (yield from self._made_up(texts, entities))
+            if not self.shapes.ready:
+                yield SHAPES_LIKE_TOKENS
+            quantized = QuantizedSampler(self.model, self.tokenizer, self.goal, self.prf, self.shapes)
+            return replace((yield from quantized.sampling(texts, entities)), methods=("gqs",) * len(entities))
         groups = self.grouping(texts, entities, self.prf, BANDS * (self.goal.fakes + 1))
         if (unknown := next((group for group in groups if group.pool is None), None)) is not None:
             raise _unknown(entities, unknown.entities[0])
@@ -63,12 +66,6 @@ class Sampler:
             goal = replace(self.goal, fakes=fewest, minimum=self.goal.least)
             return (yield from replace(self, goal=goal).sampling(texts, entities, taken))
         return _joined(drawn, [self.goal.method] * len(entities))
-
-    def _made_up(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Generator[int, None, Substitutes]:
-        if not self.shapes.ready:
-            yield SHAPES_LIKE_TOKENS
-        quantized = QuantizedSampler(self.model, self.tokenizer, self.goal, self.prf, self.shapes)
-        return replace((yield from quantized.sampling(texts, entities)), methods=("gqs",) * len(entities))
 
     def _from_pool(
         self,

@@ -1,7 +1,7 @@
 """Secrets in their texts. The rule, fixed before any result: all labelled spans of four sources (notes of MTS-Dialog's
 training file that earlier measurements did not reach, Presidio's sentences, PII-Anon's documents, résumés made here of
 values from every second Presidio sentence), cut near the secret, shuffled by `SEED`, the sources in turn. The first
-`USED` of each category are for tuning: earlier measurements showed them. Others have other values."""
+`USED` of each category, and their values, are for tuning."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ POOL_VALUES = 64  # of one pool, at most, unless more are wanted: a language mod
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Around:
-    """The prompt before and after a secret's first mention, all secrets blanked: the same for every value. `wanted`:
-    how many values go out; a pool has as many where its list has them."""
+    """The prompt before and after a secret's first mention, all secrets blanked. `wanted`: values, where a list has them."""
 
     before: str = ""
     after: str = ""

@@ -11,6 +11,7 @@ from cloister.obfuscation.parts import is_telling, words_in
 
 MAX_CHARACTERS = 64  # of a word
 Cell = tuple[str, ...]
+LISTS: list["Cells"] = []  # all that there are
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -25,12 +26,12 @@ class Slot:
 
 
 class Cells:
-    """A list in data/: a line `kind|word|word|…|` is a cell, and no word is in two. "kind#2" has words of other
-    capitals than "kind". `part`: kinds that begin so."""
+    """Lines `kind|word|word|…|` of data/; no word is in two. "kind#2" has other capitals. `part`: kinds begin so."""
 
     def __init__(self, name: str, part: str = "") -> None:
         self._name, self._part = name, part.encode()
         self._text = b""
+        LISTS.append(self)
 
     def load(self) -> bytes:
         if not self._text:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from cloister.obfuscation.candidates import ids, medications, names, organisations, places
 from cloister.obfuscation.candidates.ages import Ages
 from cloister.obfuscation.candidates.base import Around, Pool, Vocabulary
-from cloister.obfuscation.candidates.cells import Cells
+from cloister.obfuscation.candidates.cells import LISTS, Cells
 from cloister.obfuscation.candidates.dates import Dates
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.tags import Category
@@ -44,14 +44,8 @@ _LISTED: Mapping[Category, Vocabulary] = {
     Category.ID: ids.Ids(),
 }
 VOCABULARIES: Mapping[Category, Vocabulary] = {**_LISTED, Category.FREE: Anything(Jobs(), *_LISTED.values())}
-_LISTS = (
-    *names.LISTS.values(),
-    *names.ALSO.values(),
-    *(places.PLACES, places.TOWNS, places.ZIPS, places.STREETS, places.STATES, JOBS),
-    *(organisations.COMPANIES, organisations.HEADS, medications.MEDICATIONS, medications.STRENGTHS, ids.AREAS),
-)
 
 
 def load() -> None:
-    for words in _LISTS:
+    for words in LISTS:
         words.load()
