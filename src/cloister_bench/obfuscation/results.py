@@ -102,7 +102,6 @@ TARGETS = (
     Target("… with 2–4 secrets", 0.20, _of(SECOND, JOINT), "at most"),
     Target("… all categories", None, _of(SECOND, "all")),
     Target("… against the dictionary", None, _of(SECOND, "all", "dictionary")),
-    Target("… against GQS (Alg. 1)", None, _of(SECOND, "all", "gqs")),
     Target("a reader", 0.30, value_of("reader", "share", method="exchangeable", group="all"), "at most"),
     Target("fakes that exist, worst category", 0.8, _exist),
     Target("time between tokens at λ = 8, one user, of `partitioned`", 1.15, _overhead(1), "at most"),

@@ -87,7 +87,7 @@ def is_number(value: str) -> bool:
     if re.fullmatch(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}", plain):
         return CHECKS["iban"](plain)
     if re.fullmatch(r"\d{3}-\d{2}-\d{4}", value):
-        return CHECKS["us_ssn"](plain)
+        return CHECKS["us_ssn"](plain) and value[0] != "9"
     return CHECKS["luhn"](plain) if re.fullmatch(r"\d{13,19}", plain) else bool(re.search(r"\d", value))
 
 

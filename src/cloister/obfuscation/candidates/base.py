@@ -11,7 +11,7 @@ POOL_VALUES = 64  # of one pool, at most, unless more are wanted: a language mod
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Around:
-    """The prompt before and after a secret's first mention, all secrets blanked. `wanted`: values, where a list has them."""
+    """The prompt before and after a secret's first mention, secrets blanked. `wanted`: values, if a list has them."""
 
     before: str = ""
     after: str = ""
