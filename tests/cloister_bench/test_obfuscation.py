@@ -52,7 +52,7 @@ class Refusing:
 
 
 def pooled(model: RuleModel, key: bytes, pool: Sequence[str] = NAMES, method: Method = "exchangeable") -> Sampler:
-    def grouping(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
+    def grouping(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf, wanted: int) -> list[Group]:
         return [Group((at,), tuple((value,) for value in pool)) for at in range(len(entities))]
 
     shapes = TokenShapes(TOKENIZER, model.vocabulary)

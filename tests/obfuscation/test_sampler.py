@@ -26,7 +26,7 @@ POOLS = {Category.NAME: NAMES, Category.PLACE: TOWNS}
 TOKENIZER = WordTokenizer()
 
 
-def groups(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
+def groups(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf, wanted: int) -> list[Group]:
     found = []
     for at, entity in enumerate(entities):
         pool = POOLS.get(entity.category, [])
@@ -111,9 +111,9 @@ def test_a_text_that_tells_the_secret_is_an_alert_with_what_to_change() -> None:
 def test_a_value_that_no_list_has_is_an_alert_unless_a_model_may_make_it_up() -> None:
     with pytest.raises(TooFewCandidates, match="no name that the lists") as alert:
         made(letter(FAMILIES[0]), sampler(Believer(0.1)))
-    assert "'free'" in str(alert.value.hint) and FAMILIES[0] not in str(alert.value)
-    free = letter(FAMILIES[0]).replace(' category="name"', "")
-    assert made(free, sampler(RuleModel(TOKENIZER.vocabulary), least=1)).substitutes.methods == ("gqs",)
+    assert "'gqs'" in str(alert.value.hint) and FAMILIES[0] not in str(alert.value)
+    by = sampler(RuleModel(TOKENIZER.vocabulary), "gqs", least=1)
+    assert made(letter(FAMILIES[0]), by).substitutes.methods == ("gqs",)
 
 
 def test_where_one_secret_has_fewer_values_all_have_as_many_and_the_posterior_is_theirs() -> None:

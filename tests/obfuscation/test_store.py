@@ -130,7 +130,7 @@ def test_new_substitutes_are_none_that_another_secret_of_the_prompt_has(again: C
     tokenizer, goal = WordTokenizer(), SamplingGoal(7, 1, method="dictionary")
     model, shapes = RuleModel(tokenizer.vocabulary), TokenShapes(tokenizer, tokenizer.vocabulary)
 
-    def grouped(texts: object, entities: Sequence[Entity], prf: Prf) -> list[Group]:
+    def grouped(texts: object, entities: Sequence[Entity], prf: Prf, wanted: int) -> list[Group]:
         return [Group((at,), tuple((name,) for name in NAMES)) for at in range(len(entities))]
 
     def draw(*names: str) -> Substitutes:

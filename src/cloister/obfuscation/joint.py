@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
 from cloister.errors import TagsInvalid
-from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool, Vocabulary
+from cloister.obfuscation.candidates.base import Around, Vocabulary
 from cloister.obfuscation.candidates.emails import PROVIDERS
 from cloister.obfuscation.dates import Dated, read_all
 from cloister.obfuscation.entities import Entity, blanked
@@ -43,9 +43,10 @@ class Group:
 
 
 def groups_of(
-    texts: Sequence[TaggedText], entities: Sequence[Entity], draw: Prf, vocabularies: Vocabularies
+    texts: Sequence[TaggedText], entities: Sequence[Entity], draw: Prf, vocabularies: Vocabularies, wanted: int = 0
 ) -> list[Group]:
     """Every entity is in one, by the first's place. TagsInvalid where secrets cannot be made to agree."""
+    around = around_of(texts, entities, wanted)
     refuse_apart(texts, entities)
     dates = _Dates.of(texts, entities)
     together = dates.places if dates is not None else ()
@@ -56,28 +57,28 @@ def groups_of(
             continue
         if dates is not None and place in together:
             if place == min(together):
-                groups.append(dates.group(around_of(texts, entities), draw, vocabularies))
+                groups.append(dates.group(around, draw, vocabularies))
             continue
-        found = _asked(entity.category, entity.secret, around_of(texts, entities)[place], draw, vocabularies)
+        found = vocabularies[entity.category].pool(entity.secret, around[place], draw)
         values = () if found is None else found.values
         if dates is not None and entity.category is Category.AGE:  # another's age: it may not come to fit
             values = tuple(value for value in values if value == entity.secret or not dates.fits(value))
         pool: tuple[Values, ...] | None = None if found is None else tuple((value,) for value in values)
         mails = addresses.get(place, ())
         if pool is not None and mails:
-            pool = _with_addresses([entity, *(entities[at] for at in mails)], values)
+            pool = _with_addresses([entity, *(entities[at] for at in mails)], values, around[place].most)
         groups.append(Group((place, *mails), pool, "" if found is None else found.kind))
     return groups
 
 
-def around_of(texts: Sequence[TaggedText], entities: Sequence[Entity]) -> list[Around]:
+def around_of(texts: Sequence[TaggedText], entities: Sequence[Entity], wanted: int = 0) -> list[Around]:
     """Of each entity: what stands before and after its first mention, all secrets blanked."""
     found = []
     sign = "\0"
     for entity in entities:
         blanks = [f"[{one.category}]" if one is not entity else sign for one in entities]
         before, _, after = "\n\n".join(blanked(texts, entities, blanks)).partition(sign)
-        found.append(Around(before, after.replace(sign, f"[{entity.category}]")))
+        found.append(Around(before, after.replace(sign, f"[{entity.category}]"), wanted))
     return found
 
 
@@ -122,7 +123,7 @@ def _finder(name: str) -> Callable[[str], Part | None]:
     return lambda word: words.get(key_of(word))
 
 
-def _with_addresses(those: Sequence[Entity], names: Sequence[str]) -> tuple[Values, ...] | None:
+def _with_addresses(those: Sequence[Entity], names: Sequence[str], most: int) -> tuple[Values, ...] | None:
     """The addresses say each name as they say the real one. Digits turn with the place in the pool: each of the pool
     would have got the same. None where an address tells an employer."""
     name, *mails = (entity.secret for entity in those)
@@ -134,7 +135,7 @@ def _with_addresses(those: Sequence[Entity], names: Sequence[str]) -> tuple[Valu
         made = [_addressed(mail, name, value, at - rank) for mail in mails]
         if None not in made:
             rows.append((value, *(one for one in made if one is not None)))
-    return tuple(apart(rows, (name, *mails)))
+    return tuple(apart(rows, (name, *mails), most))
 
 
 def _addressed(mail: str, name: str, value: str, by: int) -> str | None:
@@ -158,11 +159,6 @@ def _addressed(mail: str, name: str, value: str, by: int) -> str | None:
 
 def _turned(text: str, by: int) -> str:
     return re.sub(r"\d+", lambda found: f"{(int(found[0]) + by) % 10 ** len(found[0]):0{len(found[0])}}", text)
-
-
-def _asked(category: Category, secret: str, around: Around, draw: Prf, vocabularies: Vocabularies) -> Pool | None:
-    known = vocabularies.get(category)
-    return None if known is None else known.pool(secret, around, draw)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -215,9 +211,9 @@ class _Dates:
             return Group(self.places, None)
         anchor = max(range(len(base)), key=lambda at: (_COARSE[base[at].unit], base[at].year is not None, -at))
         here = self.places[anchor]
-        dates = _asked(Category.DATE, str(base[anchor]), around[here], draw, vocabularies)
-        last = self.places[-1]
-        ages = None if self.age is None else _asked(Category.AGE, self.secrets[-1], around[last], draw, vocabularies)
+        dates = vocabularies[Category.DATE].pool(str(base[anchor]), around[here], draw)
+        aged = vocabularies[Category.AGE]
+        ages = None if self.age is None else aged.pool(self.secrets[-1], around[self.places[-1]], draw)
         if dates is None or (ages is None and self.age is not None):
             return Group(self.places, None)
         pairs = [(value, "") for value in dates.values]
@@ -228,7 +224,7 @@ class _Dates:
         made = (self._moved(base, anchor, value, age) for value, age in pairs)
         form = self._structure(self.secrets)
         same = [values for values in made if values is not None and self._structure(values) == form]
-        return Group(self.places, tuple(apart(same, self.secrets)), dates.kind)
+        return Group(self.places, tuple(apart(same, self.secrets, around[here].most)), dates.kind)
 
     def _base(self, read: Sequence[Dated], years: int) -> list[Dated] | None:
         """The dates, with the birthday these years later."""
@@ -314,12 +310,12 @@ def diagonal(i: int, j: int, rows: int, columns: int) -> list[tuple[int, int]]:
     return [(row, (j + row - i) % columns) for row in range(first, last)]
 
 
-def apart(pool: Sequence[Values], secret: Values) -> list[Values]:
-    """The class of the secret, where no value of one place is in two members; at most POOL_VALUES."""
+def apart(pool: Sequence[Values], secret: Values, most: int) -> list[Values]:
+    """The class of the secret, where no value of one place is in two members; at most so many."""
     classes: list[tuple[list[Values], set[tuple[int, str]]]] = []
     for values in pool:
         own = set(enumerate(values))
-        free = [one for one in classes if len(one[0]) < POOL_VALUES and not one[1] & own]
+        free = [one for one in classes if len(one[0]) < most and not one[1] & own]
         if not free:
             classes.append(([], set()))
             free = classes[-1:]

@@ -17,7 +17,6 @@ from cloister.obfuscation.variants import posterior
 BEFORE = 2400  # characters read before the first mention, at most
 BETWEEN = "\n\n"  # texts of one prompt
 NEAR, FAR = 48, 400  # characters read after a secret: by all candidates, and by those of one band
-BAND = 1  # times λ+1 values in a band, where the pool has them
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,7 +93,7 @@ class PoolDraw:
         skeleton = skeleton_of(texts)
         fitting = [values for values in pool if values == real or reads_alike(texts, entities, values, skeleton)]
         band = fitting
-        if self.model is not None and len(fitting) > (size := BAND * (self.fakes + 1)):
+        if self.model is not None and len(fitting) > (size := self.fakes + 1):
             near = yield from self._scores(Window(texts, entities, NEAR), fitting)
             band = [fitting[at] for at in band_with(fitting.index(real), near, size)]
         weights = yield from self._scores(Window(texts, entities, FAR), band)

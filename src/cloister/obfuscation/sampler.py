@@ -1,6 +1,6 @@
 """A prompt's substitutes, by method: values that exist, drawn so that the secret is exchangeable with them or evenly
-(`dictionary`), or made up by the model (`gqs`, and what is marked `free`). Secrets without relation are drawn apart,
-the others blanked; those that must agree are drawn together."""
+(`dictionary`), or made up by the model (`gqs`). Secrets without relation are drawn apart, the others blanked; those
+that must agree are drawn together."""
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +19,12 @@ from cloister.obfuscation.tags import Category, TaggedText
 from cloister.obfuscation.variants import Substitutes
 
 SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
+BANDS = 3  # of λ+1 values: a pool has at least so many, where its list does
+Grouping = Callable[[Sequence[TaggedText], Sequence[Entity], Prf, int], list[Group]]
 
 
-Grouping = Callable[[Sequence[TaggedText], Sequence[Entity], Prf], list[Group]]
-
-
-def with_lists(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
-    return groups_of(texts, entities, prf, VOCABULARIES)
+def with_lists(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf, wanted: int) -> list[Group]:
+    return groups_of(texts, entities, prf, VOCABULARIES, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +47,25 @@ class Sampler:
         self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
     ) -> Generator[int, None, Substitutes]:
         """A piece at a time."""
-        groups = [] if self.goal.method == "gqs" else self.grouping(texts, entities, self.prf)
-        for group in groups:
-            if group.pool is None and any(entities[at].category is not Category.FREE for at in group.entities):
-                raise _unknown(entities, group.entities[0])
-        pooled = {at for group in groups if group.pool is not None for at in group.entities}
+        if self.goal.method == "gqs":
+            if not self.shapes.ready:
+                yield SHAPES_LIKE_TOKENS
+            quantized = QuantizedSampler(self.model, self.tokenizer, self.goal, self.prf, self.shapes)
+            return replace((yield from quantized.sampling(texts, entities)), methods=("gqs",) * len(entities))
+        groups = self.grouping(texts, entities, self.prf, BANDS * (self.goal.fakes + 1))
+        if (unknown := next((group for group in groups if group.pool is None), None)) is not None:
+            raise _unknown(entities, unknown.entities[0])
         drawn: list[tuple[tuple[int, ...], Drawn]] = []
-        if made_up := tuple(at for at in range(len(entities)) if at not in pooled):
-            drawn.append((made_up, (yield from self._made_up(texts, entities, made_up))))
         for group in groups:
-            if group.pool is not None:
-                # A value that another secret has, really or in a variant, would be in two of the prompts.
-                others = {value.casefold() for _, each in drawn for values in each.values for value in values}
-                found = yield from self._from_pool(texts, entities, group, others.union(taken))
-                drawn.append((group.entities, found))
+            # A value that another secret has, really or in a variant, would be in two of the prompts.
+            others = {value.casefold() for _, each in drawn for values in each.values for value in values}
+            found = yield from self._from_pool(texts, entities, group, others.union(taken))
+            drawn.append((group.entities, found))
         fewest = min(len(each.values) for _, each in drawn) - 1
         if any(len(each.values) - 1 > fewest for _, each in drawn):
             goal = replace(self.goal, fakes=fewest, minimum=self.goal.least)
             return (yield from replace(self, goal=goal).sampling(texts, entities, taken))
-        methods = [self.goal.method if at in pooled else "gqs" for at in range(len(entities))]
-        return _joined(drawn, methods)
-
-    def _made_up(
-        self, texts: Sequence[TaggedText], entities: Sequence[Entity], those: tuple[int, ...]
-    ) -> Generator[int, None, Drawn]:
-        texts, asked = _alone(texts, entities, those)
-        if not self.shapes.ready:
-            yield SHAPES_LIKE_TOKENS
-        quantized = QuantizedSampler(self.model, self.tokenizer, self.goal, self.prf, self.shapes)
-        found = yield from quantized.sampling(texts, asked)
-        real = tuple(entity.secret for entity in asked)
-        return Drawn((real, *found.values), found.logprobs, found.likelihoods)
+        return _joined(drawn, [self.goal.method] * len(entities))
 
     def _from_pool(
         self,
@@ -129,10 +116,11 @@ def _taken(number: int) -> ObfuscationRefused:
 
 def _unknown(entities: Sequence[Entity], number: int) -> TooFewCandidates:
     category = entities[number].category
-    message = f"Secret {number + 1} is no {category} that the lists of real values have. Among real ones it would show"
+    what = "text" if category is Category.FREE else category
+    message = f"Secret {number + 1} is no {what} that the lists of real values have. Among real ones it would show"
     hint = "Spell it as usual, mark the whole of it and nothing else, name another category, or give substitutes."
-    free = "With the category 'free' a model makes substitutes up, which a reader often sees through."
-    return TooFewCandidates(f"{message}, so nothing was sent.", span=number + 1, found=0, hint=f"{hint} {free}")
+    made_up = "With the method 'gqs' a model makes substitutes up, which a reader mostly sees through."
+    return TooFewCandidates(f"{message}, so nothing was sent.", span=number + 1, found=0, hint=f"{hint} {made_up}")
 
 
 def _too_few(entities: Sequence[Entity], number: int, found: int, goal: SamplingGoal) -> TooFewCandidates:

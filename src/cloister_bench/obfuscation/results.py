@@ -96,16 +96,12 @@ def _overhead(users: int) -> Any:
     return measured
 
 
-SECOND, RATIO = "second model", "second ÷ sampling model"
+SECOND = "second model"
 TARGETS = (
     Target("second model, worst category", 0.20, _worst(SECOND), "at most"),
     Target("… with 2–4 secrets", 0.20, _of(SECOND, JOINT), "at most"),
     Target("… all categories", None, _of(SECOND, "all")),
     Target("… against the dictionary", None, _of(SECOND, "all", "dictionary")),
-    Target("… against GQS (Alg. 1)", None, _of(SECOND, "all", "gqs")),
-    Target("… against random words", None, _of(SECOND, "all", "naive")),
-    Target("second ÷ sampling model, all categories", None, _of(RATIO, "all")),
-    Target("… against the dictionary", None, _of(RATIO, "all", "dictionary")),
     Target("a reader", 0.30, value_of("reader", "share", method="exchangeable", group="all"), "at most"),
     Target("fakes that exist, worst category", 0.8, _exist),
     Target("time between tokens at λ = 8, one user, of `partitioned`", 1.15, _overhead(1), "at most"),

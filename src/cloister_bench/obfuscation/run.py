@@ -156,7 +156,7 @@ class Bench(Measurement[Results]):
         for method in plan.repeated:
             left: dict[tuple[str, bool], list[int]] = {}
             for cases in self._of.cases.values():
-                texts = [case.text for case in cases[:3] if not self._says_twice(case.text)]
+                texts = [case.text for case in cases[:3] if len(add_mentions([case.text])[0].spans) == 1]
                 for case in cases[: plan.repetitions] if len(texts) == 3 else ():
                     secret = case.text.secret(case.text.spans[0])
                     often = {
@@ -175,9 +175,6 @@ class Bench(Measurement[Results]):
                 for (what, stored), counts in left.items()
             ]
             self._watcher.advance(method)
-
-    def _says_twice(self, text: TaggedText) -> bool:
-        return len(add_mentions([text])[0].spans) > 1
 
     def _common(self, method: str, prompts: Sequence[TaggedText], stored: bool) -> int:
         """How many values are in every set, the real one among them; 0 where a prompt is refused."""

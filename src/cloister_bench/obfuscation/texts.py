@@ -1,6 +1,7 @@
 """Secrets in their texts. The rule, fixed before any result: all labelled spans of four sources (notes of MTS-Dialog's
 training file that earlier measurements did not reach, Presidio's sentences, PII-Anon's documents, résumés made here of
-values from every second Presidio sentence), cut near the secret, shuffled by `SEED`, the sources in turn."""
+values from every second Presidio sentence), cut near the secret, shuffled by `SEED`, the sources in turn. The first
+`USED` of each category, and their values, are for tuning."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from cloister.obfuscation.tags import Category, Span, TaggedText
 from cloister_bench.words import read_words
 
 SEED, BEFORE, AFTER = 36, 160, 80  # characters kept before and after the secrets
-TWICE = 2  # a value may come so often
+TWICE, USED = 2, 50  # a value may come so often
 
 # Notes of the training file that the measurements before this one used.
 _REACHED = {
@@ -82,7 +83,12 @@ def one_secret(shared: Path | None, most: int) -> dict[Category, list[Case]]:
         for span in text.spans:
             if (near := cut(text, (span,))) is not None:
                 found[span.category].setdefault(source, []).append(Case(source, near))
-    return {category: list(islice(_in_turns(category, of), most)) for category, of in found.items()}
+    return {category: list(islice(_unused(list(_in_turns(category, of))), most)) for category, of in found.items()}
+
+
+def _unused(cases: list[Case]) -> Iterator[Case]:
+    known = {case.text.secret(span).casefold() for case in cases[:USED] for span in case.text.spans}
+    return (case for case in cases[USED:] if case.text.secret(case.text.spans[0]).casefold() not in known)
 
 
 def several_secrets(shared: Path | None, most: int) -> list[Case]:
@@ -95,7 +101,7 @@ def several_secrets(shared: Path | None, most: int) -> list[Case]:
         if len(spans) == wanted and (near := cut(text, spans)) is not None:
             found.append(Case(source, near))
     random.Random(SEED).shuffle(found)
-    return found[:most]
+    return found[USED : USED + most]
 
 
 def cut(text: TaggedText, spans: tuple[Span, ...]) -> TaggedText | None:

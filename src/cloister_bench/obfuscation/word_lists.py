@@ -9,6 +9,7 @@ from datetime import date
 from math import log
 from pathlib import Path
 
+from cloister.detection.checksums import CHECKS
 from cloister.obfuscation.tags import Category
 
 UNKNOWN = -20.0  # ln: of a word in no list
@@ -84,15 +85,10 @@ def is_number(value: str) -> bool:
     """The form has no checksum, or it holds: Luhn for cards (ISO 7812), ISO 7064 for IBANs, areas of SSNs."""
     plain = re.sub(r"[ -]", "", value).upper()
     if re.fullmatch(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}", plain):
-        return int("".join(str(int(each, 36)) for each in plain[4:] + plain[:4])) % 97 == 1
+        return CHECKS["iban"](plain)
     if re.fullmatch(r"\d{3}-\d{2}-\d{4}", value):
-        return value[:3] not in ("000", "666") and value[0] != "9" and value[4:6] != "00" and value[7:] != "0000"
-    return _luhn(plain) if re.fullmatch(r"\d{13,19}", plain) else bool(re.search(r"\d", value))
-
-
-def _luhn(digits: str) -> bool:
-    doubled = (int(each) * (1 + at % 2) for at, each in enumerate(reversed(digits)))
-    return sum(each // 10 + each % 10 for each in doubled) % 10 == 0
+        return CHECKS["us_ssn"](plain) and value[0] != "9"
+    return CHECKS["luhn"](plain) if re.fullmatch(r"\d{13,19}", plain) else bool(re.search(r"\d", value))
 
 
 def _is_day(year: int, month: int, day: int) -> bool:

@@ -22,9 +22,9 @@ from cloister.obfuscation.language_model import shape_of
 from cloister.obfuscation.parts import is_telling, words_in
 from cloister.obfuscation.tags import Category
 
-AROUND = Around("", "")
+AROUND = Around(wanted=24)
 DRAW = Prf(bytes(32))
-FEWEST = 16
+FEWEST = 12
 load()
 
 
@@ -93,7 +93,8 @@ def test_a_full_name_is_of_one_culture_where_it_can_be(secret: str, kind: str) -
     """Thomas and Daniel are first of all American names: beside a French or Spanish surname they are of its culture."""
     category = Category.ID if "@" in secret else Category.NAME
     found = check(category, secret, fewest=8)
-    assert found.kind == kind and not any("anthony" in value.lower() for value in found.values)
+    assert found.kind == kind
+    assert "american" in kind or not any("anthony" in value.lower() for value in found.values)
 
 
 def test_no_member_of_a_pool_is_of_a_culture_that_comes_first() -> None:
@@ -208,7 +209,7 @@ def test_places_organisations_medications(category: Category, secret: str) -> No
 @pytest.mark.parametrize("cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS])
 def test_other_lists_are_partitions(cells: Cells) -> None:
     words = [word.lower() for _, cell in cells for word in cell]
-    assert len(set(words)) == len(words) and all(FEWEST <= len(cell) <= POOL_VALUES for _, cell in cells)
+    assert len(set(words)) == len(words) and all(len(cell) >= FEWEST for _, cell in cells)
 
 
 def test_a_zip_code_is_one_of_its_town() -> None:
@@ -223,8 +224,10 @@ def test_a_medication_keeps_its_class() -> None:
     for dosed in ("Lisinopril 10mg", "metoprolol 25 mg twice daily", "Sertraline 50mg", "albuterol inhaler"):
         check(Category.MEDICATION, dosed, fewest=8)
     assert pool(Category.MEDICATION, "Lisinopril 75mg") is None, "nobody sells this"
-    found = pool(Category.MEDICATION, "Lisinopril 10mg")
-    assert found is not None and not {"Losartan 10mg", "Atenolol 10mg"} & {*found.values}, "not sold in this dose"
+    found = pool(Category.MEDICATION, "Lisinopril 20mg")
+    assert found is not None and {"Losartan 50mg", "Atenolol 50mg"} & {*found.values}, "each in its own strength"
+    sold = VOCABULARIES[Category.MEDICATION].pool("lisinopril", Around("", " 5 mg daily"), DRAW)
+    assert sold is not None and "losartan" not in sold.values and "ramipril" in sold.values, "the dose is not marked"
 
 
 @pytest.mark.parametrize("category", VOCABULARIES)
@@ -238,3 +241,27 @@ def test_what_is_in_no_vocabulary_gets_no_pool(category: Category, secret: str) 
 def test_any_text_is_answered(category: Category, secret: str) -> None:
     found = pool(category, secret)
     assert found is None or secret in found.values
+
+
+LARGE = [
+    (Category.NAME, "James Jones"),
+    (Category.NAME, "james"),
+    (Category.PLACE, "Boston"),
+    (Category.DATE, "03/14"),
+]
+
+
+@pytest.mark.parametrize(("category", "secret"), LARGE)
+def test_where_more_are_wanted_neighbouring_cells_join_into_a_partition(category: Category, secret: str) -> None:
+    around = Around(wanted=258)
+    found = VOCABULARIES[category].pool(secret, around, DRAW)
+    assert found is not None and secret in found.values and len(found.values) > 120
+    for value in found.values[:: len(found.values) // 9]:
+        other = VOCABULARIES[category].pool(value, around, DRAW)
+        assert other is not None and other.values == found.values
+
+
+def test_what_is_marked_without_a_category_is_looked_for_in_all_lists() -> None:
+    kinds = {secret: check(Category.FREE, secret).kind for secret in ("software engineer", "Boston", "Ann Lee")}
+    assert kinds["software engineer"] == "job" and kinds["Ann Lee"].startswith("given name")
+    assert pool(Category.FREE, "a rash on my left arm") is None

@@ -6,15 +6,20 @@ from typing import Protocol
 
 from cloister.obfuscation.index import Prf
 
-POOL_VALUES = 64  # of one pool, at most: a language model scores each within the whole prompt
+POOL_VALUES = 64  # of one pool, at most, unless more are wanted: a language model scores each within the whole prompt
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Around:
-    """The prompt before and after a secret's first mention, all secrets blanked: the same for every value."""
+    """The prompt before and after a secret's first mention, secrets blanked. `wanted`: values, if a list has them."""
 
-    before: str
-    after: str
+    before: str = ""
+    after: str = ""
+    wanted: int = 0
+
+    @property
+    def most(self) -> int:
+        return max(POOL_VALUES, self.wanted)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,5 +1,6 @@
 """Partitions of word lists into cells: a word's cell is its pool. A cell has 16, 32 or 64 words, so that cells of two
-lists can be walked side by side. One text for each list: reading it is loading it, and a search finds a word."""
+lists can be walked side by side; where more are wanted, neighbours join. One text for each list: reading it is loading
+it, and a search finds a word."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from cloister.obfuscation.parts import is_telling, words_in
 
 MAX_CHARACTERS = 64  # of a word
 Cell = tuple[str, ...]
+LISTS: list["Cells"] = []  # all that there are
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -24,11 +26,12 @@ class Slot:
 
 
 class Cells:
-    """A list in data/: a line `kind|word|word|…|` is a cell, and no word is in two. `part`: kinds that begin so."""
+    """Lines `kind|word|word|…|` of data/; no word is in two. "kind#2" has other capitals. `part`: kinds begin so."""
 
     def __init__(self, name: str, part: str = "") -> None:
         self._name, self._part = name, part.encode()
         self._text = b""
+        LISTS.append(self)
 
     def load(self) -> bytes:
         if not self._text:
@@ -42,7 +45,7 @@ class Cells:
             kind, *words, _ = line.split("|")
             yield kind, tuple(words)
 
-    def slot(self, word: str) -> Slot | None:
+    def slot(self, word: str, wanted: int = 0) -> Slot | None:
         """The word's place, in its capitals: as listed, all, none, or the first."""
         if not word or len(word) > MAX_CHARACTERS or not word.isprintable() or "|" in word:
             return None
@@ -51,10 +54,26 @@ class Cells:
             if (at := text.find(f"|{listed}|".encode())) < 0:
                 continue
             kind, *words = text[text.rfind(b"\n", 0, at) + 1 : text.find(b"|\n", at)].decode().split("|")
+            if len(words) < wanted:
+                words = self._joined(kind, words, wanted)
             for spell in (str, str.upper, str.lower, str.capitalize):
                 if word in (spelt := tuple(map(spell, words))) and len(set(spelt)) == len(words):
-                    return Slot(spelt, spelt.index(word), kind)
+                    return Slot(spelt, spelt.index(word), kind.partition("#")[0])
         return None
+
+    def _joined(self, kind: str, cell: list[str], wanted: int) -> list[str]:
+        """The cell and its neighbours. The last few of a list stay as they are."""
+        text, name = self.load(), f"\n{kind}|".encode()
+        at, words = text.find(name), list[str]()
+        while text.startswith(name, at):
+            end = text.find(b"|\n", at)
+            words += text[at + len(name) : end].decode().split("|")
+            if len(words) >= wanted:
+                if cell[0] in words:
+                    return words
+                words = []
+            at = end + 1
+        return cell
 
 
 def _listed(word: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 
-from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
+from cloister.obfuscation.candidates.base import Around, Pool
 from cloister.obfuscation.candidates.cells import Slot, block, side_by_side
 from cloister.obfuscation.dates import LAST_YEAR, Field, Reading, read, write
 from cloister.obfuscation.index import Prf
@@ -23,12 +23,12 @@ class Dates:
         if not 2 < len(secret) <= MAX_CHARACTERS:
             return None
         if found := _CLOCK.fullmatch(secret):
-            return _with_clock(found)
-        values = _values(secret)
+            return _with_clock(found, around.most)
+        values = _values(secret, around.most)
         return Pool(values, "date in the same form") if len(values) > 1 else None
 
 
-def _values(secret: str) -> tuple[str, ...]:
+def _values(secret: str, most: int) -> tuple[str, ...]:
     if (found := read(secret)) is None:
         return ()
     cell = _cell(found)
@@ -38,18 +38,18 @@ def _values(secret: str) -> tuple[str, ...]:
     ]
     if secret not in matching:
         return ()
-    parts = -(-len(matching) // POOL_VALUES)
+    parts = -(-len(matching) // most)
     length = -(-len(matching) // parts)
     start = matching.index(secret) // length * length
     return tuple(matching[start : start + length])
 
 
-def _with_clock(found: re.Match[str]) -> Pool | None:
+def _with_clock(found: re.Match[str], most: int) -> Pool | None:
     slots = _clock_slots(found["clock"], found["end"].strip().lower() in ("am", "pm"))
     if slots is None:
         return None
     if found["date"]:
-        days = _values(found["date"])
+        days = _values(found["date"], most)
         length = len(slots[0].values)
         days = days[: len(days) // length * length]
         if found["date"] not in days:

@@ -13,13 +13,13 @@ _TOKEN = re.compile(r"[a-z]+|[0-9]+|[._+-]", re.IGNORECASE)
 Reading = list[tuple[str, str]]  # (part, what it is)
 
 
-def email_pool(secret: str) -> Pool | None:
+def email_pool(secret: str, wanted: int = 0) -> Pool | None:
     local, _, domain = secret.partition("@")
     read = _read(local)
     if domain.split(".")[0].lower() not in PROVIDERS or read is None:
         return None
     kinds = [kind for _, kind in read]
-    slots = _slots([part for part, _ in read], kinds)
+    slots = _slots([part for part, _ in read], kinds, wanted)
     if slots is None or not any(slot is not None and not slot.free for slot in slots):
         return None
     changed = [slot for slot in slots if slot is not None]
@@ -29,7 +29,7 @@ def email_pool(secret: str) -> Pool | None:
         parts = [part if slot is None else next(words) for (part, _), slot in zip(read, slots, strict=True)]
         again = _read("".join(parts))
         same = again is not None and again == list(zip(parts, kinds, strict=True))
-        if same and [slot and slot.values for slot in _slots(parts, kinds) or ()] == [
+        if same and [slot and slot.values for slot in _slots(parts, kinds, wanted) or ()] == [
             slot and slot.values for slot in slots
         ]:
             values.append(f"{''.join(parts)}@{domain}")
@@ -68,10 +68,10 @@ def _split(word: str) -> Iterator[Reading]:
         yield [(word[:1], "initial"), (word[1:], "surname")]
 
 
-def _slots(parts: Sequence[str], kinds: Sequence[str]) -> list[Slot | None] | None:
+def _slots(parts: Sequence[str], kinds: Sequence[str], wanted: int) -> list[Slot | None] | None:
     """None within: a part that stays. None: a name that no list has."""
     named = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if kind not in ("", "digits")]
-    names = person_slots([part for part, _ in named], [kind for _, kind in named])
+    names = person_slots([part for part, _ in named], [kind for _, kind in named], wanted)
     words = iter(names or ())
     slots = [
         next(words, None) if kind not in ("", "digits") else _digits(part)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cloister.detection.checksums import CHECKS, kind_of_digits
-from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
+from cloister.obfuscation.candidates.base import Around, Pool
 from cloister.obfuscation.candidates.cells import Cells
 from cloister.obfuscation.candidates.emails import email_pool
 from cloister.obfuscation.candidates.ff1 import permuted
@@ -76,25 +76,25 @@ class Ids:
         if len(secret) > MAX_CHARACTERS:
             return None
         if "@" in secret:
-            return email_pool(secret)
+            return email_pool(secret, around.wanted)
         form = form_of(secret)
         if form is None or form.count < 2:
             return None
-        values = _cut(form, secret, draw) if form.count <= SMALL else _drawn(form, secret, draw)
+        values = (_cut if form.count <= SMALL else _drawn)(form, secret, draw, around.most)
         return Pool(tuple(values), f"{form.kind} in the same form")
 
 
-def _cut(form: Form, secret: str, draw: Prf) -> list[str]:
+def _cut(form: Form, secret: str, draw: Prf, most: int) -> list[str]:
     """The key shuffles all there are; the secret's cell does not depend on it."""
     order = draw.order(b"numbers of an id", form.count)
     valid = [value for number in order.places if (value := form.value(number)) is not None]
-    start = valid.index(secret) // POOL_VALUES * POOL_VALUES
-    return sorted(valid[start : start + POOL_VALUES])
+    start = valid.index(secret) // most * most
+    return sorted(valid[start : start + most])
 
 
-def _drawn(form: Form, secret: str, draw: Prf) -> list[str]:
+def _drawn(form: Form, secret: str, draw: Prf, most: int) -> list[str]:
     values = {secret}
-    for each in range(1, POOL_VALUES):
+    for each in range(1, most):
         key, number = draw.secret(b"id of variant %d" % each), form.number(secret)
         for _ in range(MAX_STEPS):  # a permutation of all, walked until a valid number, is one of the valid ones
             number = permuted(key, number, form.count)

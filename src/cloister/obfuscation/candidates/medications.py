@@ -1,5 +1,5 @@
-"""Medications of one class, generic or brand names apart; with a dose those that are sold in it. Classes are of the
-WHO's ATC (second level, small ones joined). Lists kept by hand: data/medications.txt, data/strengths.txt (mg)."""
+"""Medications of one class, generic or brand names apart. Classes are of the WHO's ATC (second level, small ones
+joined), kept by hand in data/medications.txt; data/strengths.txt: what is sold, the commonest strength first (FDA)."""
 
 import re
 
@@ -10,20 +10,21 @@ from cloister.obfuscation.index import Prf
 MAX_CHARACTERS = 80
 MEDICATIONS, STRENGTHS = Cells("medications"), Cells("strengths")
 _JOINED = re.compile(r"([^\W\d_]+)([-/]| and | ?/ ?)([^\W\d_]+)")
-_DOSED = re.compile(
-    r"(?P<drug>[A-Za-z]+)(?P<dose> (?:(?P<mg>[0-9]+(?:\.[0-9]+)?) ?mg|(?P<form>inhaler))"
+_DOSE = re.compile(r" (?:(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<gap> ?)(?P<unit>mc?g)\b|inhaler\b)", re.IGNORECASE)
+_DAILY = re.compile(
     r"(?:,? (?:[0-9]|tablets?|tabs?|capsules?|po|orally|by mouth|once|twice|three times|daily|a day|per day|every"
-    r"|[0-9]+ hours|bid|tid|qid|qd|qhs|prn|as needed|at bedtime|in the (?:morning|evening)|weekly|puffs?))*\.?)",
+    r"|[0-9]+ hours|bid|tid|qid|qd|qhs|prn|as needed|at bedtime|in the (?:morning|evening)|weekly|puffs?))*\.?",
     re.IGNORECASE,
 )
-
-
-_PRESSURE = (
-    "agents acting on the renin-angiotensin system",
-    "beta blocking agents",
-    "calcium channel blockers, vasodilators and other antihypertensives",
-    "diuretics",
-)  # one class where a dose must be the same: each alone has few
+_WITH_DOSES = (
+    (
+        "agents acting on the renin-angiotensin system",
+        "beta blocking agents",
+        "calcium channel blockers, vasodilators and other antihypertensives",
+        "diuretics",
+    ),
+    ("corticosteroids and thyroid therapy", "sex hormones and urologicals"),
+)  # one class where a dose is said: each alone has few
 
 
 class Medications:
@@ -31,32 +32,62 @@ class Medications:
         if len(secret) > MAX_CHARACTERS:
             return None
         if (slot := MEDICATIONS.slot(secret)) is not None:
-            return Pool(slot.values, slot.kind)
-        if found := _DOSED.fullmatch(secret):
-            return _dosed(found)
-        if (found := _JOINED.fullmatch(secret)) is None:
+            return _sold_in(Pool(slot.values, slot.kind), secret, around.after)
+        drug, _, _ = secret.partition(" ")
+        found = _DOSE.match(secret, len(drug))
+        if found and _DAILY.fullmatch(secret, found.end()):
+            return _dosed(drug, found)
+        if (joined := _JOINED.fullmatch(secret)) is None:
             return None
-        slots = [aligned(slot) for word in (found[1], found[3]) if (slot := MEDICATIONS.slot(word)) is not None]
+        slots = [aligned(slot) for word in (joined[1], joined[3]) if (slot := MEDICATIONS.slot(word)) is not None]
         both = [slot for slot in slots if slot is not None]
         if len(both) < 2:
             return None
-        values = [found[2].join(member) for member in side_by_side(both)]
+        values = [joined[2].join(member) for member in side_by_side(both)]
         return Pool(apart(values, secret), " + ".join(slot.kind for slot in both))
 
 
-def _dosed(found: re.Match[str]) -> Pool | None:
-    """The dose stays as it is written. None where no list says that the drug comes in it."""
-    slot = MEDICATIONS.slot(found["drug"])
-    spell = next(
-        (each for each in (str.lower, str.capitalize, str.upper) if each(found["drug"]) == found["drug"]), None
-    )
-    if slot is None or spell is None:
+def _sold_in(pool: Pool, secret: str, after: str) -> Pool:
+    """Where a dose follows: the drugs that are sold in it, or those that are not."""
+    found = _DOSE.match(after)
+    if found is None:
+        return pool
+    sold = [_strength(found) in _strengths(drug) for drug in pool.values]
+    same = sold[pool.values.index(secret)]
+    return Pool(tuple(drug for drug, so in zip(pool.values, sold, strict=True) if so is same), pool.kind)
+
+
+def _dosed(drug: str, found: re.Match[str]) -> Pool | None:
+    """Each drug in a strength as common as the secret's is among its own. None for one in which it is not sold."""
+    slot = MEDICATIONS.slot(drug)
+    spell = next((each for each in (str.lower, str.capitalize, str.upper) if each(drug) == drug), None)
+    strengths = _strengths(drug)
+    if slot is None or spell is None or (own := _strength(found)) not in strengths:
         return None
-    wanted = f"{float(found['mg']):g}" if found["mg"] else found["form"].lower()
-    like = _PRESSURE if slot.kind in _PRESSURE else (slot.kind,)
-    drugs = (drug for kind, cell in MEDICATIONS if kind in like for drug in cell if wanted in _strengths(drug))
-    values = tuple(spell(drug) + found["dose"] for drug in drugs)
-    return Pool(values, f"{slot.kind}, in this dose") if found[0] in values else None
+    like = next((those for those in _WITH_DOSES if slot.kind in those), (slot.kind,))
+    drugs = (other for kind, cell in MEDICATIONS if kind in like for other in cell)
+    made = [(other, each) for other in drugs for each in _strengths(other)]
+    rank = _rank(strengths, own)
+    values = (spell(other) + _written(each, found) for other, each in made if _rank(_strengths(other), each) == rank)
+    return Pool(tuple(values), f"{slot.kind}, with a dose")
+
+
+def _strength(found: re.Match[str]) -> str:
+    return f"{float(found['number']):g} {found['unit'].lower()}" if found["number"] else "inhaler"
+
+
+def _rank(strengths: list[str], one: str) -> int:
+    """An inhaler comes last in the list, and has a rank of its own."""
+    return -1 if one == "inhaler" else strengths.index(one)
+
+
+def _written(strength: str, like: re.Match[str]) -> str:
+    """With what follows the secret's dose."""
+    number, _, unit = strength.partition(" ")
+    rest = like.string[like.end() :]
+    if strength == "inhaler":
+        return like[0] + rest
+    return f" {number}{like['gap']}{unit.upper() if like['unit'].isupper() else unit}{rest}"
 
 
 def _strengths(drug: str) -> list[str]:

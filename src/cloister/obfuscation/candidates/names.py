@@ -35,14 +35,17 @@ class Names:
         if kinds is None:
             return None
         named = [kind for kind in kinds if kind]
-        slots = person_slots([token for token, kind in zip(tokens, kinds, strict=True) if kind], named)
+        words = [token for token, kind in zip(tokens, kinds, strict=True) if kind]
+        slots = person_slots(words, named, around.wanted)
         if not slots:
             return None
         values = []
         for member in side_by_side(slots):
-            words = iter(member)
-            spelt = [next(words) if kind else token for token, kind in zip(tokens, kinds, strict=True)]
-            if _kinds(spelt) == kinds and same_slots(slots, member, named):  # "Major" is a given name, and a title
+            others = iter(member)
+            spelt = [next(others) if kind else token for token, kind in zip(tokens, kinds, strict=True)]
+            if _kinds(spelt) == kinds and same_slots(
+                slots, member, named, around.wanted
+            ):  # "Major" is a given name, and a title
                 values.append("".join(spelt) + end)
         return Pool(apart(values, secret, _FIXED.__contains__), _shown(slots))
 
@@ -88,23 +91,24 @@ def _stays(token: str, place: int, tokens: list[str]) -> bool:
     return token.islower() and low in PARTICLES and place + 1 < len(tokens)
 
 
-def person_slots(words: Sequence[str], kinds: Sequence[str]) -> list[Slot] | None:
+def person_slots(words: Sequence[str], kinds: Sequence[str], wanted: int = 0) -> list[Slot] | None:
     """Of one culture, the first that all words have; else each word has its own (an American given name, a Chinese
     surname). None where a word is in no list."""
     slots = [
-        _initial(word) if kind == "initial" else LISTS[kind].slot(word) for word, kind in zip(words, kinds, strict=True)
+        _initial(word) if kind == "initial" else LISTS[kind].slot(word, wanted)
+        for word, kind in zip(words, kinds, strict=True)
     ]
     known = [slot for slot in slots if slot is not None]
-    return _of_one_culture(known, words, kinds) if len(known) == len(slots) else None
+    return _of_one_culture(known, words, kinds, wanted) if len(known) == len(slots) else None
 
 
-def _of_one_culture(own: list[Slot], words: Sequence[str], kinds: Sequence[str]) -> list[Slot]:
+def _of_one_culture(own: list[Slot], words: Sequence[str], kinds: Sequence[str], wanted: int) -> list[Slot]:
     cultures = [_culture(slot) for slot in own if not slot.free]
     if len(cultures) < 2 or len({*cultures}) == 1:
         return own
     for culture in CULTURES:
         shared = [
-            slot if slot.free or _culture(slot) == culture else ALSO[kind, culture].slot(word)
+            slot if slot.free or _culture(slot) == culture else ALSO[kind, culture].slot(word, wanted)
             for slot, word, kind in zip(own, words, kinds, strict=True)
         ]
         if None not in shared:
@@ -112,13 +116,14 @@ def _of_one_culture(own: list[Slot], words: Sequence[str], kinds: Sequence[str])
     return own
 
 
-def same_slots(slots: Sequence[Slot], member: Sequence[str], kinds: Sequence[str]) -> bool:
+def same_slots(slots: Sequence[Slot], member: Sequence[str], kinds: Sequence[str], wanted: int) -> bool:
     """Whether the words of a member, one of each slot, get these slots again."""
     own = [
-        LISTS[kind].slot(word) if slot.kind.startswith("also") else slot
+        LISTS[kind].slot(word, wanted) if slot.kind.startswith("also") else slot
         for slot, word, kind in zip(slots, member, kinds, strict=True)
     ]
-    read = _of_one_culture([slot for slot in own if slot is not None], member, kinds) if None not in own else ()
+    known = [slot for slot in own if slot is not None]
+    read = _of_one_culture(known, member, kinds, wanted) if len(known) == len(own) else ()
     return [one.values for one in read] == [one.values for one in slots]
 
 

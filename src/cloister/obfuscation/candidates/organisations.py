@@ -23,9 +23,10 @@ class Organisations:
     def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
         if len(secret) > MAX_CHARACTERS:
             return None
-        if (slot := COMPANIES.slot(secret)) is not None:
+        wanted = 2 * around.wanted  # half of them share a word with another
+        if (slot := COMPANIES.slot(secret, wanted)) is not None:
             return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
-        read = _read(secret)
+        read = _read(secret, wanted)
         if read is None:
             return None
         slots = [slot for _, slot in read if slot is not None]
@@ -33,7 +34,7 @@ class Organisations:
         for member in side_by_side(slots):
             words = iter(member)
             value = "".join(text if slot is None else next(words) for text, slot in read)
-            if _kinds(_read(value)) == _kinds(read) and COMPANIES.slot(value) is None:
+            if _kinds(_read(value, wanted)) == _kinds(read) and COMPANIES.slot(value) is None:
                 values.append(value)
         if secret not in values:
             return None
@@ -48,14 +49,14 @@ def _kinds(read: Reading | None) -> list[str | tuple[str, ...]]:
     return [] if read is None else [text if slot is None else slot.values for text, slot in read]
 
 
-def _read(secret: str) -> Reading | None:
+def _read(secret: str, wanted: int) -> Reading | None:
     """Runs of words that do not say its kind are a place or people. None where these are unknown, or no word does."""
     tokens = _TOKEN.findall(secret)
     words = [token.lower() for token in tokens if not token.isspace()]
     public = any(word in PUBLIC for word in words)
     if not public and not any(word in PRIVATE - {"of", "the", "for", "at", "de", "la"} for word in words):
-        people = _people(tokens)  # "Reed Elsevier"
-        return people if people is not None and tokens[0][0].isupper() else None
+        people = _people(tokens, wanted)  # "Reed Elsevier"
+        return people if people is not None and len(tokens) > 1 and tokens[0][0].isupper() else None
     read: Reading = []
     run: list[str] = []
     for token in (*tokens, ""):
@@ -66,7 +67,11 @@ def _read(secret: str) -> Reading | None:
         if run:
             space = run.pop() if run[-1].isspace() else ""
             saint = len(read) > 1 and read[-2][0].lower() in _SAINTS
-            found = _named(run, public) if not saint or len(run) > 1 else [(run[0], LISTS["given"].slot(run[0]))]
+            found = (
+                [(run[0], LISTS["given"].slot(run[0], wanted))]
+                if saint and len(run) == 1
+                else _named(run, public, wanted)
+            )
             if found is None or not any(slot for _, slot in found):
                 return None
             read += [*found, *([(space, None)] if space else [])]
@@ -75,21 +80,21 @@ def _read(secret: str) -> Reading | None:
     return read if 0 < sum(slot is not None for _, slot in read) < 4 else None
 
 
-def _named(run: list[str], public: bool) -> Reading | None:
+def _named(run: list[str], public: bool, wanted: int) -> Reading | None:
     """The whole run a place (first for what is public), or people, or words that companies have in their names."""
-    place, people = PLACES.slot("".join(run)), _people(run)
-    if place is not None and len(place.values) in (16, 32, 64) and (public or people is None):
+    place, people = PLACES.slot("".join(run), wanted), _people(run, wanted)
+    if place is not None and len(place.values).bit_count() == 1 and (public or people is None):
         return [("".join(run), place)]
     if people is not None:
         return people
-    heads: Reading = [(token, None if token.isspace() else HEADS.slot(token)) for token in run]
+    heads: Reading = [(token, None if token.isspace() else HEADS.slot(token, wanted)) for token in run]
     return heads if all(token.isspace() or slot is not None for token, slot in heads) and len(run) <= 3 else None
 
 
-def _people(run: list[str]) -> Reading | None:
+def _people(run: list[str], wanted: int) -> Reading | None:
     """At most two surnames, or a given name before one."""
-    people: Reading = [(token, None if token.isspace() else LISTS["surname"].slot(token)) for token in run]
-    if len(run) == 3 and (given := LISTS["given"].slot(run[0])) is not None:
+    people: Reading = [(token, None if token.isspace() else LISTS["surname"].slot(token, wanted)) for token in run]
+    if len(run) == 3 and (given := LISTS["given"].slot(run[0], wanted)) is not None:
         people[0] = run[0], given
     known = all(token.isspace() or slot is not None for token, slot in people) and len(run) <= 3
     return people if known and run else None

@@ -3,7 +3,7 @@ state one of American towns; ZIP codes are a town's own, drawn; streets keep the
 
 import re
 
-from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
+from cloister.obfuscation.candidates.base import Around, Pool
 from cloister.obfuscation.candidates.cells import Cells, Slot, apart, block, side_by_side
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.words import word_list
@@ -32,20 +32,20 @@ class Places:
     def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
         if len(secret) > MAX_CHARACTERS:
             return None
-        if (slot := PLACES.slot(secret)) is not None and len(slot.values) <= POOL_VALUES:
+        if (slot := PLACES.slot(secret, around.wanted)) is not None:
             return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
         if re.fullmatch("[0-9]{5}", secret):
-            return _zip_code(secret)
+            return _zip_code(secret, around.most)
         if found := _STREET.fullmatch(secret):
-            return _street(found, draw)
-        if (found := _TOWN.fullmatch(secret)) and (town := _town(found)):
+            return _street(found, draw, around.wanted)
+        if (found := _TOWN.fullmatch(secret)) and (town := _town(found, around.wanted)):
             values = [each for value in town.values if (each := _with_state(value, found, draw)) is not None]
             return Pool(apart(values, secret, _fixed), town.kind) if secret in values else None
         return None
 
 
 def _fixed(word: str) -> bool:
-    return word in _FIXED or word.title() in _states() or word.upper() in _states().values()
+    return word in _FIXED or any(word in f"{name} {short}".lower().split() for name, short in _states().items())
 
 
 def _states() -> dict[str, str]:
@@ -53,10 +53,10 @@ def _states() -> dict[str, str]:
     return dict(zip(names, short, strict=True))
 
 
-def _town(found: re.Match[str]) -> Slot | None:
+def _town(found: re.Match[str], wanted: int) -> Slot | None:
     """A town in its state. Its ZIP code must be one of the town's."""
     state = _states().get(found["state"], found["state"])
-    slot = TOWNS.slot(f"{found['town']}, {state}")
+    slot = TOWNS.slot(f"{found['town']}, {state}", wanted)
     if slot is None or (found["zip"] and found["zip"] not in _zips(f"{found['town']}, {state}")):
         return None
     return slot
@@ -86,13 +86,13 @@ def _with_state(value: str, found: re.Match[str], draw: Prf) -> str | None:
     return f"{written}{found['gap']}{codes[at]}"
 
 
-def _street(found: re.Match[str], draw: Prf) -> Pool | None:
-    slots = [STREETS.slot(found["street"]), _number(found["number"])]
+def _street(found: re.Match[str], draw: Prf, wanted: int) -> Pool | None:
+    slots = [STREETS.slot(found["street"], wanted), _number(found["number"])]
     if found["door"]:
         slots.append(_number(found["door"]))
     rest = _TOWN.fullmatch(found["rest"]) if found["rest"] else None
     if found["rest"]:
-        slots.append(_town(rest) if rest else None)
+        slots.append(_town(rest, wanted) if rest else None)
     known = [slot for slot in slots if slot is not None]
     if len(known) < len(slots):
         return None
@@ -120,11 +120,11 @@ def _number(digits: str) -> Slot:
     return block(values, values.index(digits))
 
 
-def _zip_code(secret: str) -> Pool | None:
+def _zip_code(secret: str, most: int) -> Pool | None:
     """Of the same state, next to it in number."""
     if (slot := ZIPS.slot(secret)) is None:
         return None
     state = slot.kind.rpartition(" ")[2]
     codes = sorted(code for town, codes in ZIPS if town.endswith(f", {state}") for code in codes)
-    start = codes.index(secret) // POOL_VALUES * POOL_VALUES
-    return Pool(tuple(codes[start : start + POOL_VALUES]), f"ZIP code in {state}")
+    start = codes.index(secret) // most * most
+    return Pool(tuple(codes[start : start + most]), f"ZIP code in {state}")

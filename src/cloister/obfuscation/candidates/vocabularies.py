@@ -4,27 +4,48 @@ from collections.abc import Mapping
 
 from cloister.obfuscation.candidates import ids, medications, names, organisations, places
 from cloister.obfuscation.candidates.ages import Ages
-from cloister.obfuscation.candidates.base import Vocabulary
+from cloister.obfuscation.candidates.base import Around, Pool, Vocabulary
+from cloister.obfuscation.candidates.cells import LISTS, Cells
 from cloister.obfuscation.candidates.dates import Dates
+from cloister.obfuscation.index import Prf
 from cloister.obfuscation.tags import Category
 
-VOCABULARIES: Mapping[Category, Vocabulary] = {
-    Category.NAME: names.Names(),
+JOBS = Cells("jobs")
+
+
+class Jobs:
+    def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
+        slot = JOBS.slot(secret, around.wanted)
+        return None if slot is None else Pool(slot.values, slot.kind)
+
+
+class Anything:
+    """What has no category: the first of these vocabularies that knows it, without what one before knows, too."""
+
+    def __init__(self, *those: Vocabulary) -> None:
+        self._those = those
+
+    def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
+        for number, one in enumerate(self._those):
+            if (found := one.pool(secret, around, draw)) is not None:
+                before = self._those[:number]
+                own = (value for value in found.values if not any(each.pool(value, around, draw) for each in before))
+                return Pool(tuple(own), found.kind)
+        return None
+
+
+_LISTED: Mapping[Category, Vocabulary] = {
     Category.DATE: Dates(),
     Category.AGE: Ages(),
+    Category.MEDICATION: medications.Medications(),
+    Category.NAME: names.Names(),
     Category.PLACE: places.Places(),
     Category.ORGANISATION: organisations.Organisations(),
-    Category.MEDICATION: medications.Medications(),
     Category.ID: ids.Ids(),
-}  # free text has none
-_LISTS = (
-    *names.LISTS.values(),
-    *names.ALSO.values(),
-    *(places.PLACES, places.TOWNS, places.ZIPS, places.STREETS, places.STATES),
-    *(organisations.COMPANIES, organisations.HEADS, medications.MEDICATIONS, medications.STRENGTHS, ids.AREAS),
-)
+}
+VOCABULARIES: Mapping[Category, Vocabulary] = {**_LISTED, Category.FREE: Anything(Jobs(), *_LISTED.values())}
 
 
 def load() -> None:
-    for words in _LISTS:
+    for words in LISTS:
         words.load()
