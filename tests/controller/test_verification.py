@@ -314,3 +314,22 @@ async def test_aborts_are_few(node: Node) -> None:
     node.ask(10, "another session")
     await (await node.vault(MOST_TROUBLES)).serve_first()
     assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 10
+
+
+async def test_one_fault_that_ends_vaults_and_service_is_one_trouble(node: Node) -> None:
+    """A GPU's fault ends many answers at once. Which of them the service had reported by then tells nothing."""
+    others = {}
+    for request_id in range(1, MOST_TROUBLES + 3):
+        _, number = await decoding(node, request_id, tenant="bob" if request_id == 1 else "ann")
+        others[request_id] = number
+    for request_id in range(2, MOST_TROUBLES + 2):
+        node.service.say(Failed(others[request_id], "vault_lost", "It did not answer in time."))
+        assert (await node.failure()).request_id == request_id
+    node.service.die()
+    failure = await node.failure()  # ann's last answer was not reported: it ends as the others did
+    assert (failure.request_id, failure.code) == (MOST_TROUBLES + 2, "service_unavailable")
+    await node.start_service()
+    assert (await node.service.next(GeneratePartitioned)).request_id == others[1]  # bob's goes on
+    node.ask(20, "another session")
+    await (await node.vault(MOST_TROUBLES + 2)).serve_first()
+    assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 20

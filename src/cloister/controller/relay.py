@@ -262,6 +262,7 @@ class Relay:
     def service_gone(self) -> None:
         """Requests that need it fail, unless they are verified; vaults and their sessions stay."""
         self._node.service = None
+        self._node.verification.service_gone()
         for request in self.requests:
             if request.holder == "service" and self._node.verification.survives(request):
                 continue

@@ -24,9 +24,17 @@ from cloister.verify_mode import VerifyMode
 log = logging.getLogger(__name__)
 
 CHUNK = 16  # tokens of a sequence that are computed again together
+MOST_KEPT = 1024  # troubles of one tenant that are remembered
 MOST_TROUBLES = 3  # deviations and aborts of one tenant in an hour: its own vaults may be what deviates
 HOUR_S = 3600.0
+FAULT_S = 2.0  # a GPU's fault ends vaults first, then the service
 Order = GeneratePartitioned | GenerateVariants
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trouble:
+    at: float
+    aborted: bool
 
 
 @dataclass(slots=True, repr=False)
@@ -88,7 +96,8 @@ class Verification:
         self._mode, self._release, self._deviated = mode, release, deviated
         self._draw = SystemRandom().random
         self._claims: dict[int, _Claims] = {}
-        self._troubles: dict[str, deque[float]] = {}
+        self._troubles: dict[str, deque[_Trouble]] = {}
+        self._struck: set[str] = set()  # owners of answers that were aborted just before the service ended
         self._round: dict[str, list[_Claims]] = {}  # by owner: answers of which a chunk leaves next, together
         self._releasing = False
 
@@ -96,7 +105,7 @@ class Verification:
         """Raise if this tenant's vaults and the service disagreed too often: one user must not end it for all, and
         each abort could tell this tenant something."""
         recent = self._troubles.get(owner, deque())
-        while recent and recent[0] < monotonic() - HOUR_S:
+        while recent and recent[0].at < monotonic() - HOUR_S:
             recent.popleft()
         if len(recent) >= MOST_TROUBLES:
             raise ServiceUnavailable(
@@ -239,16 +248,17 @@ class Verification:
         self.forget(request.request_id)
         self._deviated(request, Deviation(f"Token {position} of the answer was altered. {honest}."))
 
-    def _note_trouble(self, request: Request) -> None:
-        self._troubles.setdefault(request.owner, deque(maxlen=MOST_TROUBLES)).append(monotonic())
+    def _note_trouble(self, request: Request, *, aborted: bool = False) -> None:
+        self._troubles.setdefault(request.owner, deque(maxlen=MOST_KEPT)).append(_Trouble(monotonic(), aborted))
 
     # ---- a service that ends, and the next one
 
     def goes_on_after(self, request: Request, failure: Failed, service: Service) -> bool:
         """A request that the service ended begins again once, from what is verified: the user sees a delay."""
         claims = self._claims[request.request_id]
-        if failure.code == VaultLost.code or claims.tried_again or not self.survives(request):
-            self._note_trouble(request)
+        aborted = failure.code == VaultLost.code
+        if aborted or claims.tried_again or not self.survives(request):
+            self._note_trouble(request, aborted=aborted)
             return False
         claims.tried_again = True
         self._resume(claims, service)
@@ -257,8 +267,10 @@ class Verification:
     def survives(self, request: Request) -> bool:
         """Whether the next service goes on from what is verified: not where the user has more than that."""
         claims = self._claims.get(request.request_id)
-        if claims is None or claims.finish is not None:
-            return claims is not None
+        if claims is None or request.owner in self._struck:
+            return False
+        if claims.finish is not None:
+            return True
         for stream in claims.streams:
             if any(claim.released for claim in list(stream.claims)[stream.sent :]):
                 return False
@@ -267,7 +279,18 @@ class Verification:
         claims.waits = True
         return True
 
+    def service_gone(self) -> None:
+        """Aborts just before its end are one trouble: the same fault may have caused them all. Their tenants' other
+        answers end, too, so which ones were aborted tells nothing."""
+        for owner, troubles in self._troubles.items():
+            late = [one for one in troubles if one.aborted and one.at >= monotonic() - FAULT_S]
+            for one in late[1:]:
+                troubles.remove(one)
+            if late:
+                self._struck.add(owner)
+
     def service_up(self, service: Service) -> None:
+        self._struck.clear()
         for claims in list(self._claims.values()):
             if claims.waits:
                 self._resume(claims, service)
