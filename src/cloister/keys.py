@@ -1,8 +1,6 @@
 """API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk. Tenants of one
 trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -2,8 +2,6 @@
 order. It prints nothing, and ends when the controller hangs up or the device is lost. The kernels hold each vault
 within its own memory."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket
@@ -21,7 +19,7 @@ from cloister.models.decoder import Decoder
 RECEIVE_BYTES = 4096
 
 
-def prepare(decoder: Decoder, settings: EngineSettings, slots: int, mailbox: int) -> Attention:
+def prepare(decoder: Decoder, settings: EngineSettings, slots: int, mailbox: int) -> "Attention":
     """Takes all memory, before the seal. The decoder describes the model and computes nothing here."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     host = decoder.device.attention_host(decoder, blocks, slots, mailbox, settings.link_deadline_ms)

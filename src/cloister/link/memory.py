@@ -1,8 +1,6 @@
 """A link's memory: layout (the Python twin of link.h), mapping, waiting, making. Two memfds of fixed size.
 Each is writable through one descriptor only. The controller makes them."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import mmap
@@ -144,7 +142,7 @@ class LinkShape:
     def head(self) -> bytes:
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
-    def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
+    def map(self, question: int, answer: int, *, asks: bool) -> "tuple[Mapping, Mapping]":
         """In the region for links: a sealed process can sleep on no word elsewhere. Each side writes one piece."""
         pieces = (
             Mapping(question, self.question_bytes, writable=asks, region=links()),

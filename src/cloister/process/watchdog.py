@@ -2,8 +2,6 @@
 is pinged and answers from its main loop: a thread beside a dead loop does not count as life. Time counts only while the
 owner checks: a node that was suspended finds no process late for that reason."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ class Patience:
     silent_s: float
     ask_every_s: float = 5.0
 
-    def beyond(self, work_s: float) -> Patience:
+    def beyond(self, work_s: float) -> "Patience":
         """For a process whose pieces of work may take `work_s`."""
         return replace(self, silent_s=self.silent_s + work_s)
 

@@ -2,8 +2,6 @@
 evidence has the TLS certificate that this process made when it started. One vault computes at a time. A fork server
 that ends takes all vaults with it and is started again."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
@@ -54,7 +52,7 @@ class Connection:
         shape: LinkShape,
         forkserver: ForkServer,
         core_lease: LeaseKeeper,
-        on_end: Callable[[Connection], None],
+        on_end: "Callable[[Connection], None]",
         evidence_maker: EvidenceMaker,
     ) -> None:
         self.number, self._evidence_maker, self._forkserver, self._shape = number, evidence_maker, forkserver, shape

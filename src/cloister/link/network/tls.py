@@ -2,8 +2,6 @@
 Keys are ephemeral (RFC 8446 App. E.1); no session is resumed, no older version accepted. Anything altered, repeated,
 left out, moved, cut short or too long is a ProtocolError, and the channel is dead from then on."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl
@@ -34,7 +32,7 @@ class CutOff(ProtocolError):
 
 def establish(
     connection: socket.socket, credentials: Credentials, limit: int, patience_s: float = 10.0
-) -> SecureChannel:
+) -> "SecureChannel":
     channel = SecureChannel(connection, credentials, limit)
     try:
         channel.shake_hands(monotonic() + patience_s)
