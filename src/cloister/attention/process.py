@@ -1,6 +1,4 @@
-"""An attention process: vaults compute into its memory, it answers the service from there, and clears the memory on
-order. It prints nothing, and ends when the controller hangs up or the device is lost. The kernels hold each vault
-within its own memory."""
+"""Vaults compute into this process's memory, each within its part; it answers the service, and clears on order."""
 
 import os
 import select

@@ -1,5 +1,4 @@
-"""`cloister cache`: which parts of a text tenants would share, and why; an operator's own rules; texts registered for
-sharing, as a signed file of token ids."""
+"""`cloister cache`: what tenants would share of a text, and why; an operator's rules; texts registered for sharing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The client's part at the level `obfuscated`: it draws the secret that decides the real answer's index, seals it with
-the prompt for the vault, and picks the real answer out of λ+1 ("winnowing", §3.2). Timing does not show which is
-real."""
+"""The client's part at `obfuscated` ("winnowing", §3.2): the secret that decides the real answer's index, sealed for
+the vault. Timing does not show which of λ+1 is real."""
 
 import json
 from base64 import b64encode

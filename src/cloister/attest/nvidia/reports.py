@@ -1,5 +1,4 @@
-"""Whether GPUs' reports fulfil a policy: signature, root, nonce, chip, versions, firmware (by the policy's measurements
-or NVIDIA's reference manifests), revocation (by OCSP responses). Nothing is fetched."""
+"""Whether GPUs' reports fulfil a policy. Nothing is fetched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The weights' file in the GPU's memory: one allocation, made by the service, which every vault maps to read. The
-importer of a handle chooses its access, and may choose again by a call to the driver. So processes map it before they
-are sealed, and a sealed one can make no such call (process/sandbox/seccomp.py). The GPU's own page tables then stop a
-write, which ends the process. The service gives up its right to write as soon as the file is copied."""
+"""The weights' file, once in the GPU's memory. An importer chooses its access, so processes map it before their seal;
+then the page tables stop a write. The service gives up its right to write after the copy."""
 
 from __future__ import annotations
 
