@@ -32,7 +32,9 @@ MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)  # beyond these a vault waits to
 class Vault:
     """`vaults.ended` is called once if it ends, breaks the protocol or is late, and not when its owner closes it."""
 
-    def __init__(self, number: int, forkserver: ForkServer | VaultHostClient, shape: LinkShape, vaults: "Vaults") -> None:
+    def __init__(
+        self, number: int, forkserver: ForkServer | VaultHostClient, shape: LinkShape, vaults: "Vaults"
+    ) -> None:
         self.number, self._vaults = number, vaults
         slots = self._slots = vaults.slots
         # Where its link is, if the service's device has memory for links.
