@@ -1,6 +1,5 @@
-"""The handle on the detector. Every text is answered once: by the detector, or PRIVATE for all its blocks if there is
-none, if it is too busy or late. One that hangs is killed, one that ended is started again: that costs cache hits, no
-privacy."""
+"""The handle on the detector. Every text is answered once; PRIVATE for all its blocks if it is absent, busy, late or
+ended: that costs cache hits, no privacy."""
 
 from __future__ import annotations
 

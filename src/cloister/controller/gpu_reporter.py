@@ -1,5 +1,4 @@
-"""`python -m cloister.controller.gpu_reporter FD` asks NVIDIA's driver for the GPUs' evidence. It alone loads NVML: a
-driver that hangs or crashes ends this process and not the controller. It sees nonces and reports."""
+"""Asks NVIDIA's driver for GPUs' evidence: a driver that hangs or crashes ends this process, not the controller."""
 
 import socket
 

@@ -1,5 +1,4 @@
-"""NVIDIA's Multi-Process Service, started and watched: service and vaults compute on one GPU at the same time. What it
-shares, and what one client's fault does to the others: docs/gpu.md."""
+"""NVIDIA's Multi-Process Service, started and watched. What it shares, what a client's fault does: docs/gpu.md."""
 
 import asyncio
 import logging

@@ -1,6 +1,5 @@
-"""One real request at every level that a node offers, alone and beside others, before users come. It acts as a
-frontend. A level passes if its answer, greedy and with logprobs, is the same alone, beside others, and at other levels
-with the same tokens. It leaves no session, no page in the prefix cache and no count in the totals."""
+"""One real request at every level, alone and beside others, before users come. Answers, greedy and with logprobs, must
+agree. It leaves no session, no cached page and no count."""
 
 import asyncio
 from collections.abc import Iterable

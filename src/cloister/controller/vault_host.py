@@ -1,6 +1,5 @@
-"""The way to a vault host, which forks the vaults in the fork server's place; each vault is a server bridge here. A
-vault is requested only when the machine has shown its evidence, and only from the holder of the TLS certificate in it.
-A host that restarts is checked again, and `on_change` is called before it gets a prompt."""
+"""The way to a vault host. A vault is requested only after the machine's evidence, from the holder of its TLS
+certificate. A host that restarts is checked again; `on_change` comes before any prompt."""
 
 from __future__ import annotations
 

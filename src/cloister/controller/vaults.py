@@ -1,5 +1,4 @@
-"""Vault processes, and fresh ones kept ready. A vault serves one session in its life and is then killed. Prompts for it
-pass through as bytes, and are held back until it reports that it is sealed."""
+"""Vaults, and spares. One serves one session and is killed. Prompts wait here, as bytes, until it is sealed."""
 
 import asyncio
 import itertools

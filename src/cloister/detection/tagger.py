@@ -1,10 +1,5 @@
-"""Tier 2: a small tagger of words, trained by `cloister_bench.tagger.train` (SafeKV §V-B.2 uses a model of a billion
-parameters).
-
-    words → sums of hashed features → three dilated convolutions → for each word: not private, or a category
-
-Several small nets, whose logits are averaged, run by numpy on one core. Each sees at most fourteen words to each side.
-"""
+"""Tier 2 (SafeKV §V-B.2): words → sums of hashed features → three dilated convolutions → for each word: not private, or
+a category. Several small nets, averaged, in numpy, each seeing fourteen words to each side."""
 
 from functools import cache
 from importlib.resources import files

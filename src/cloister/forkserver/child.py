@@ -1,6 +1,5 @@
-"""What all children share, and each one's life: enter its own namespaces, prepare its role, seal itself, then speak.
-Threads start after `enter_own` and before `seal`; a user's data comes after it. A service that fails before that
-reports the error; a vault just ends, and the controller sees its socket close."""
+"""Each child's life: its own namespaces, its role, its seal, then it speaks. Threads start before `seal`, users' data
+after. A service's failure before that is reported; a vault just ends."""
 
 import os
 import socket
