@@ -1,6 +1,5 @@
-"""How an answer is written and sent: whole, or as server-sent events. Raw ASGI, because every token passes here.
-On a beat from the request's arrival events leave in one size: moments and sizes tell how long the answer took and no
-more (McDonald and Bar Or, "Whisper Leak", 2025)."""
+"""How an answer is sent: raw ASGI, as every token passes here. On a beat, events leave in one size: moments and sizes
+tell how long it took and no more ("Whisper Leak", McDonald and Bar Or, 2025)."""
 
 import asyncio
 import secrets

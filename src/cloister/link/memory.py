@@ -1,5 +1,4 @@
-"""A link's memory: layout (the Python twin of link.h), mapping, waiting, making. Two memfds of fixed size.
-Each is writable through one descriptor only. The controller makes them."""
+"""A link's memory (the Python twin of link.h): two memfds of fixed size, each writable through one descriptor only."""
 
 import ctypes
 import fcntl

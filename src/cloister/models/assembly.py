@@ -1,6 +1,5 @@
-"""A transformers model put together from parts: products for its linear layers, tensors for norms and embeddings.
-Refused: matrices anywhere else (fused experts, convolutions), whose products would not be batch-invariant; tensors that
-the model does not use, or that transformers would compute from several stored ones."""
+"""A transformers model from parts. Refused: matrices anywhere but in linear layers, whose products would not be
+batch-invariant; unused tensors, or those computed from several."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,5 @@
-"""The doorkeeper of a vault host: `python -m cloister.link.network.doorkeeper FD`, one for all connections.
-For each peer that proves to know the key it forks a vault bridge, which takes over the connection with its TLS keys;
-it forgets both itself."""
+"""The doorkeeper of a vault host. For each peer that proves to know the key it forks a vault bridge, which takes over
+connection and TLS keys; it forgets both itself."""
 
 import asyncio
 import os
