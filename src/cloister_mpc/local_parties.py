@@ -1,6 +1,5 @@
-"""All parties on one machine: keys, settings, supervised processes. `python -m cloister_mpc.local_parties FD`,
-started by the controller, also deals them the model; it gets no prompt. They protect no secret from the owner of
-that machine."""
+"""All parties on one machine, supervised; started by the controller it also deals them the model, and gets no prompt.
+They protect no secret from the owner of that machine."""
 
 import asyncio
 import logging

@@ -1,6 +1,5 @@
-"""A release's manifest: names and SHA-256 of its files, nothing else, so that the same tree gives the same bytes
-anywhere; its lock file of packages; and its entry in a log. A node's report is bound to `measurement`, the manifest's
-SHA-256."""
+"""A release's manifest: names and SHA-256 of files alone; its lock file; its entry in a log. A node's report is bound
+to `measurement`, its SHA-256."""
 
 import ast
 import hashlib

@@ -1,6 +1,5 @@
-"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket. In place of a channel key its
-evidence has the TLS certificate that this process made when it started. One vault computes at a time. A fork server
-that ends takes all vaults with it and is started again."""
+"""The vault host: weights, fork server, doorkeeper. Its evidence has a fresh TLS certificate as channel key. One vault
+computes at a time; a fork server that ends takes all vaults and is started again."""
 
 import asyncio
 import itertools

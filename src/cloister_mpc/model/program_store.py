@@ -1,6 +1,5 @@
-"""Compiled programs in a folder private to the party, so that its next engine need not compile them again. They hold
-no secret. A file counts only under its key, a digest of all that the program depends on, the compiling code
-included."""
+"""Compiled programs in a party's private folder; no secret. A file counts under its key alone: a digest of all that it
+depends on, the compiling code included."""
 
 import hashlib
 import os

@@ -1,6 +1,5 @@
-"""What parties compute: named programs, compiled by each party from its own code for public shapes. Inputs and
-outputs are trees with names ("cache/keys"); an input that is returned unchanged is not written again. Knows no
-shares."""
+"""Named programs, compiled by each party from its own code for public shapes. Trees have names ("cache/keys"); an input
+returned unchanged is not written again."""
 
 import threading
 from collections.abc import Callable, Collection

@@ -1,6 +1,5 @@
-"""A party's engine: the process that holds shares and computes on them, for one epoch. Speaks to its party and,
-through sockets in a private folder, to the tunnel. The party checks whether a dealer may ask; the engine, whether it
-makes sense."""
+"""The process that holds a party's shares, for one epoch. It speaks to its party and the tunnel. The party checks
+whether a dealer may ask; the engine, whether it makes sense."""
 
 from __future__ import annotations
 

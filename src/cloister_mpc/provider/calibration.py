@@ -1,6 +1,5 @@
-"""Measures once, in the clear on our own texts, how large a model's numbers get, so that fixed point can hold them:
-the stream's scales (public), heads' offsets (secret), and how many gates need no tails (public). No user's text is
-used."""
+"""How large a model's numbers get, in the clear on our own texts: scales (public), heads' offsets (secret), gates
+without tails (public). No user's text is used."""
 
 import math
 from collections.abc import Sequence
