@@ -133,7 +133,6 @@ class LinkAnswerer:
 
     def asked(self, slot: int) -> int | None:
         """How many of an answer's tokens queried this slot; None where that is not recorded."""
-        return None
 
     @contextmanager
     def comparing(self, rows: Sequence[tuple[int, int]]) -> Iterator[Callable[[], bool]]:
@@ -262,7 +261,6 @@ class Device(ABC):
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
         """Have the file of weights in the device's memory once, and views of it as parts. None: each process has a
         copy. `memory`, closed by the caller, is mapped to be read; else a copy's descriptor is returned."""
-        return None
 
     def reserve(self) -> None:
         """Take the memory that steps will need, where a sealed process gets no more."""

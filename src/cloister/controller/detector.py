@@ -1,8 +1,6 @@
 """The handle on the detector. Every text is answered once; PRIVATE for all its blocks if it is absent, busy, late or
 ended: that costs cache hits, no privacy."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
@@ -31,7 +29,7 @@ RULES_EVERY_S = 2.0
 OnLabels = Callable[[wire.Labels], None]
 
 
-def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> DetectorKeeper | None:
+def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> "DetectorKeeper | None":
     """Not started yet. SetupError where its rules are of no use."""
     if not settings.detector:
         return None
@@ -52,7 +50,7 @@ class DetectorKeeper:
         self,
         on_labels: OnLabels,
         *,
-        rules: SignedRules | None = None,
+        rules: "SignedRules | None" = None,
         allow_degraded: bool = False,
         module: str = DETECTOR,
     ) -> None:

@@ -165,7 +165,8 @@ async def _job(
 
 @dataclass(frozen=True, slots=True)
 class Hiding:
-    """At `obfuscated`: a secret, the same for a repeated prompt, orders the streams: failures teach nothing new."""
+    """At `obfuscated`: over plain HTTP a secret orders the streams and picks the real answer. A repeated prompt has the
+    same secret, so a service that lets requests fail sees nothing new. Of a sealed request `secrets` is None."""
 
     params: ObfuscationParams
     secrets: ObfuscationSecrets | None = field(repr=False)

@@ -1,5 +1,5 @@
-"""A transformers decoder, its forward untouched, with packed layers and paged attention. One spare row: torch treats a
-tensor's last elements differently. oneDNN is off: it writes machine code, and depends on the shape."""
+"""A transformers decoder, forward untouched, with packed layers, paged attention, and a spare row: torch treats last
+elements differently. oneDNN is off: a sealed process may write no machine code, and it depends on the shape."""
 
 import copy
 import itertools

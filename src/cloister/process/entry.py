@@ -1,8 +1,6 @@
 """`cloister serve` → become → python -m cloister.controller FD → run_server. FD: a memory file, as arguments are
 readable by all. The allocator wipes freed memory. Signals wait until they can be handled."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -40,7 +38,7 @@ STOPPED_TWICE = 130
 
 def become(
     module: str,
-    settings: BaseModel,
+    settings: "BaseModel",
     name: str,
     path: Path,
     begun: float,

@@ -1,4 +1,4 @@
-"""A log in a plain folder: `checkpoint` (written last), `vkey`, `tile/…` (C2SP tlog-tiles), `manifest/<hex>`."""
+"""A log in a plain folder, without secrets: `checkpoint` (written last), `vkey`, `tile/…` (C2SP), `manifest/<hex>`."""
 
 from collections.abc import Sequence
 from pathlib import Path

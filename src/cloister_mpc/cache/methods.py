@@ -41,7 +41,6 @@ class FullCache:
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Array | None:
         """What is kept of the prompt (§4.2), as (G, k, U) one-hot rows over runs of adjacent tokens; None: all is."""
-        return None
 
     def build(self, prompt: PromptLayer, eviction: Array | None) -> Cache:
         return Cache(
@@ -54,7 +53,6 @@ class FullCache:
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
         """Query-aware selection (§4.3), one for all of queries (H, n, d): (G, k, C) one-hot rows over clusters."""
-        return None
 
     def attend(
         self, queries: Array, cache: Cache, choice: Array | None, softmax: Softmax, offset: Array, seen: Array

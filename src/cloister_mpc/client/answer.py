@@ -155,7 +155,6 @@ class Chooser(ABC):
 
     def noise(self, draft: Sequence[int]) -> NDArray[np.float32] | None:
         """What is added to the logits of the next tokens: a column for each, as if `draft` came true."""
-        return None
 
     @abstractmethod
     def choose(self, opened: NDArray[np.generic], column: int) -> tuple[int, TokenLogprob | None]:

@@ -1,8 +1,6 @@
 """The process that holds a party's shares, for one epoch. It speaks to its party and the tunnel. The party checks
 whether a dealer may ask; the engine, whether it makes sense."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
@@ -140,14 +138,14 @@ class Engine:
             with suppress(RuntimeError):
                 self._runtime.del_var(f"{session.name}/{given}")
 
-    def _session(self, name: bytes) -> _EngineSession:
+    def _session(self, name: bytes) -> "_EngineSession":
         if name not in self._sessions:
             raise ProtocolError("A session that is not open.")
         return self._sessions[name]
 
 
 class _EngineSession:
-    def __init__(self, name: str, programs: Programs, generation: Generation) -> None:
+    def __init__(self, name: str, programs: "Programs", generation: "Generation") -> None:
         self.name = name
         self.programs = programs
         self.generation = generation

@@ -1,5 +1,5 @@
-"""Carries the engines' link over mutual TLS, since SPU's takes plaintext from any peer; a connection begins with the
-epoch's key. engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1."""
+"""The engines' link over mutual TLS, since SPU's takes plaintext from any peer; begins with the epoch's key. Sees
+masked shares. engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1."""
 
 import asyncio
 import hmac

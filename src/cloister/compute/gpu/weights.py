@@ -1,8 +1,6 @@
 """The weights' file, once in the GPU's memory. An importer chooses its access, so processes map it before their seal;
 then the page tables stop a write. The service gives up its right to write after the copy."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class SharedWeights:
-    def __init__(self, file: torch.Tensor, memory: SharedMemory) -> None:
+    def __init__(self, file: torch.Tensor, memory: "SharedMemory") -> None:
         self._file, self._memory, self._bytes = file, memory, memory.bytes
 
     @classmethod
-    def copied(cls, file: torch.Tensor) -> SharedWeights:
+    def copied(cls, file: torch.Tensor) -> "SharedWeights":
         from cloister.compute.gpu.memory import SharedMemory
 
         memory = SharedMemory.create(file.nbytes)
@@ -26,7 +24,7 @@ class SharedWeights:
         return cls(file, memory)
 
     @classmethod
-    def adopted(cls, file: torch.Tensor, descriptor: int) -> SharedWeights:
+    def adopted(cls, file: torch.Tensor, descriptor: int) -> "SharedWeights":
         """The caller closes the descriptor."""
         from cloister.compute.gpu.memory import SharedMemory
 

@@ -37,8 +37,8 @@ _parent: int = 0
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
-    """While it has one thread: sheds root, returns as pid 1 of new namespaces; the caller's process becomes its keeper.
-    What root alone may read must be imported and open before."""
+    """While it has one thread: sheds root, returns as pid 1 of new namespaces; the caller's process becomes its keeper,
+    with nothing open and the child's status. What root alone may read must be imported and open before."""
     global _forkserver_pids
     if len(os.listdir("/proc/self/task")) > 1:
         raise SetupError("The fork server has threads already; a user namespace can only be entered by a lone one.")

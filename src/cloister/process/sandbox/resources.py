@@ -1,4 +1,4 @@
-"""What a sealed process keeps: its profile's descriptors and /dev/null; no environment, new process, file or core."""
+"""What a sealed process keeps: its profile's descriptors, limited memory; no environment, new process, file or core."""
 
 import ctypes
 import mmap
