@@ -1,6 +1,5 @@
-"""One request's keys from an HPKE session to the channel key (RFC 9180, base, export-only; Petridish §4.1).
-AES-256-GCM, nonce 0 or a prompt's index, padded to a bucket. The node's allocator wipes pyhpke's bytes
-(process.entry)."""
+"""One request's keys from an HPKE session to the channel key (RFC 9180, export-only; Petridish §4.1). AES-256-GCM,
+nonce 0 or a prompt's index, padded to a bucket. The node's allocator wipes pyhpke's bytes."""
 
 import hashlib
 import struct

@@ -1,5 +1,4 @@
-"""Verifying a node over a fresh nonce (the user's half of Petridish §4.1). Only a development node's log key may be
-taken on first use, and is pinned then."""
+"""Verifying a node (Petridish §4.1). Only a development node's log key may be taken on first use; it is pinned then."""
 
 import asyncio
 import os

@@ -1,5 +1,4 @@
-"""The client's part at `obfuscated` ("winnowing", §3.2): the secret that decides the real answer's index, sealed for
-the vault. Timing does not show which of λ+1 is real."""
+"""The client's part at `obfuscated` (§3.2): a sealed secret decides the answer's index. Timing does not show it."""
 
 import json
 from base64 import b64encode

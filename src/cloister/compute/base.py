@@ -178,8 +178,7 @@ class Step:
 
 
 class Kernels(ABC):
-    """The arithmetic of a decoder. Every row depends on its own inputs alone, bit for bit. Activations are fp32;
-    weights and cache in the kernels' precision."""
+    """The arithmetic of a decoder. Every row depends on its own inputs alone, bit for bit. Activations are fp32."""
 
     name: str
     dtype: torch.dtype

@@ -32,8 +32,7 @@ def part_of(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Part:
 
 
 def merged(parts: Sequence[Part]) -> torch.Tensor:
-    """Attention over all segments (Petridish's γ_in / (γ_in + α·γ_out), for any number); the largest m is subtracted,
-    so that no exponential overflows."""
+    """Petridish's merge for any number of segments; the largest m is subtracted: no exponential overflows."""
     if len(parts) == 1:
         return parts[0].attended
     totals = torch.stack([part.total for part in parts])

@@ -1,5 +1,4 @@
-"""Weights (sealed once) → fork server → spare vaults and service; on a GPU also MPS and attention processes. Vaults
-survive a service; nothing survives its fork server."""
+"""Weights (sealed once) → fork server → vaults, service; on a GPU MPS and attention. None survives its fork server."""
 
 import asyncio
 import os

@@ -1,5 +1,4 @@
-"""One real request at every level, alone and beside others, before users come. Answers, greedy and with logprobs, must
-agree. It leaves no session, no cached page and no count."""
+"""One real request a level, alone and beside others, must have equal answers. It leaves no session, page or count."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,5 +1,4 @@
-"""Decrypts a provider's weights into a folder in memory and ends; parameters' files go when they are packed. If
-anything is not as the provider sealed it, process and folder end."""
+"""Decrypts a provider's weights into a folder in memory and ends. If anything is not as sealed, the folder ends too."""
 
 import ctypes
 import os

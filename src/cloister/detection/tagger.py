@@ -1,5 +1,4 @@
-"""Tier 2 (SafeKV §V-B.2): words → sums of hashed features → three dilated convolutions → for each word: not private, or
-a category. Several small nets, averaged, in numpy, each seeing fourteen words to each side."""
+"""Tier 2 (SafeKV §V-B.2): hashed features of words → three dilated convolutions → a category, or not private."""
 
 from functools import cache
 from importlib.resources import files

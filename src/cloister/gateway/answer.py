@@ -1,5 +1,4 @@
-"""How an answer is sent: raw ASGI, as every token passes here. On a beat, events leave in one size: moments and sizes
-tell how long it took and no more ("Whisper Leak", McDonald and Bar Or, 2025)."""
+"""How an answer is sent. On a beat events have one size: sizes and moments tell its duration alone ("Whisper Leak")."""
 
 import asyncio
 import secrets

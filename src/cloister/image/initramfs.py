@@ -1,5 +1,4 @@
-"""A release's image: an uncompressed cpio (newc), names sorted, no owner, no time. Reading one back compares source and
-/init with the release, not the rest of the root folder."""
+"""A release's image, a cpio (newc) without owners or times. Reading back compares source and /init with the release."""
 
 import hashlib
 import os

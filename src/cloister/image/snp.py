@@ -1,5 +1,4 @@
-"""The launch digest of an SEV-SNP guest (Firmware ABI §8.17; APM vol. 2, table B-4), page by page: the firmware's,
-those its table asks for, each processor's first registers, which monitors set differently."""
+"""The launch digest of an SEV-SNP guest (Firmware ABI §8.17; APM vol. 2, table B-4): firmware, its table, registers."""
 
 import hashlib
 import struct

@@ -1,5 +1,4 @@
-"""A transformers model from parts. Refused: matrices anywhere but in linear layers, whose products would not be
-batch-invariant; unused tensors, or those computed from several."""
+"""A transformers model from parts. Refused: matrices whose products are not batch-invariant, and unused tensors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,4 @@
-"""A GGUF file's tokenizer as Hugging Face's files, by llama.cpp's rules (`llama_vocab::impl::load`, `tokenize`).
-Corrects what transformers leaves out; removes tokens without a row."""
+"""A GGUF file's tokenizer as Hugging Face's files, by llama.cpp's rules (`llama_vocab::impl::load`, `tokenize`)."""
 
 import json
 from collections.abc import Callable

@@ -13,8 +13,7 @@ AFTER_PUBLIC = 1 << 30  # added to tokens after a public span: no vocabulary is 
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """How positions fall into pages of `size`; `public` ones are a segment, its last page padded: keys after depend on
-    where it ended (compute.layout.Layout)."""
+    """Pages of `size`; the `public` segment's last is padded: later keys depend on its end (compute.layout.Layout)."""
 
     public: int
     prompt: int

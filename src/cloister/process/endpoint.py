@@ -1,5 +1,4 @@
-"""One control socket in the controller's loop. Every fault (a malformed frame, a handler's ProtocolError, a silent
-peer, a hang-up) ends it, and its owner is called once."""
+"""One control socket in the controller's loop. Every fault, a peer's silence too, ends it; its owner is called once."""
 
 import asyncio
 import logging

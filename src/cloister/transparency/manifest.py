@@ -1,5 +1,4 @@
-"""A release's manifest: names and SHA-256 of files alone; its lock file; its entry in a log. A node's report is bound
-to `measurement`, its SHA-256."""
+"""A release's manifest (files' names, SHA-256 alone), lock file and log entry. Reports are bound to `measurement`."""
 
 import ast
 import hashlib

@@ -1,5 +1,4 @@
-"""Softmax in halves: weights, then division. exp is p^(2^r), p of degree four in two products (Knuth, TAOCP 2, 4.6.4):
-small far to the left, where a series would grow."""
+"""Softmax in halves. exp is p^(2^r), p of degree four (Knuth, TAOCP 2, 4.6.4): small where a series would grow."""
 
 from typing import NamedTuple
 

@@ -1,5 +1,4 @@
-"""Compiled programs in a party's private folder; no secret. A file counts under its key alone: a digest of all that it
-depends on, the compiling code included."""
+"""Compiled programs in a party's folder; no secret. A file's key digests all it depends on, the compiling code too."""
 
 import hashlib
 import os

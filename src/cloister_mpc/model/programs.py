@@ -1,5 +1,4 @@
-"""Named programs, compiled by each party from its own code for public shapes. Trees have names ("cache/keys"); an input
-returned unchanged is not written again."""
+"""Named programs, compiled by each party from its own code for public shapes. Unchanged inputs are not rewritten."""
 
 import threading
 from collections.abc import Callable, Collection

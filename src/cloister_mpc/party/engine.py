@@ -1,5 +1,4 @@
-"""The process that holds a party's shares, for one epoch. It speaks to its party and the tunnel. The party checks
-whether a dealer may ask; the engine, whether it makes sense."""
+"""Holds a party's shares for an epoch. The party checks if a dealer may ask; the engine, whether it makes sense."""
 
 import ctypes
 import os

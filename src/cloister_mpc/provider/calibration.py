@@ -1,5 +1,4 @@
-"""How large a model's numbers get, in the clear on our own texts: scales (public), heads' offsets (secret), gates
-without tails (public). No user's text is used."""
+"""How large a model's numbers get, in the clear on our own texts alone: scales (public), heads' offsets (secret)."""
 
 import math
 from collections.abc import Sequence

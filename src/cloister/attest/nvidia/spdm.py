@@ -1,5 +1,4 @@
-"""A GPU's report taken apart, form alone: GET_MEASUREMENTS with the asker's nonce, then MEASUREMENTS (DMTF DSP0274 1.1
-§10.11), little-endian. The signature covers both, up to itself."""
+"""A GPU's report taken apart, form alone: GET_MEASUREMENTS, then MEASUREMENTS (DMTF DSP0274 1.1 §10.11), all signed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

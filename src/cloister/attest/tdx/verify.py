@@ -1,5 +1,4 @@
-"""Whether a TDX quote proves what a policy asks for. dcap-qvl judges Intel's collateral (PCS API v4) at a given time;
-without it those checks are skipped and nothing passes."""
+"""Whether a TDX quote proves a policy. dcap-qvl judges Intel's collateral (PCS API v4); without it nothing passes."""
 
 import hashlib
 import hmac

@@ -1,5 +1,4 @@
-"""The doorkeeper of a vault host. For each peer that proves to know the key it forks a vault bridge, which takes over
-connection and TLS keys; it forgets both itself."""
+"""Forks a vault bridge for each peer that proves to know the key, with connection and TLS keys; it forgets both."""
 
 import asyncio
 import os

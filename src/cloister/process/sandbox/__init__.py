@@ -1,2 +1,1 @@
-"""The sandbox of every vault and the service: kernel layers that a process applies to itself
-(docs/adr/0004-sandbox.md): `namespaces`, then powers, threads, and `seal.seal`."""
+"""The sandbox of vaults and service, which each applies to itself (docs/adr/0004-sandbox.md): `namespaces` … `seal`."""
