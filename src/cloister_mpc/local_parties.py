@@ -1,5 +1,4 @@
-"""All parties on one machine, supervised; started by the controller it also deals them the model, and gets no prompt.
-They protect no secret from the owner of that machine."""
+"""All parties on one machine, supervised; dealt the model, given no prompt. They protect no secret from its owner."""
 
 import asyncio
 import logging

@@ -1,5 +1,4 @@
-"""A text's secrets as spans, for obfuscation. Each costs λ substitutes: a word must be `SURE`; those between two such
-belong to them if `LIKELY`. Keeps no text."""
+"""A text's secrets as spans, for obfuscation; keeps no text. Each costs λ substitutes, so a word must be `SURE`."""
 
 import re
 from codecs import lookup

@@ -1,5 +1,4 @@
-"""From config.json and parts to a decoder. It serves only if two sequences had the same logits alone and together: a
-model that mixes rows would tell one tenant what another wrote."""
+"""From config.json and parts to a decoder. One that mixes rows is refused: it would tell tenants others' words."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,4 @@
-"""Nodes of the prefix tree and their namespaces: one tenant, one salt, held weakly. SafeKV (§VI-A: `creator_id`) keeps
-the first tenant alone; then a node goes although others still use it."""
+"""Nodes of the prefix tree; namespaces (tenant, salt), held weakly. SafeKV (§VI-A) keeps the first tenant alone."""
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush

@@ -1,5 +1,4 @@
-"""A session ends with the connection that opened it; results go there and nowhere else. A run begins when every party
-was asked for the same one, in the leader's order."""
+"""A session, and results, belong to one connection. A run begins when every party was asked for the same one."""
 
 import hashlib
 from collections.abc import Callable
