@@ -1,4 +1,4 @@
-"""All parties on one machine, supervised; dealt the model, given no prompt. They protect no secret from its owner."""
+"""All parties on one machine, supervised; dealt the model, given no prompt. Its owner could read every secret."""
 
 import asyncio
 import logging

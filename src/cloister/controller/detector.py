@@ -1,5 +1,4 @@
-"""The handle on the detector. Every text is answered once; PRIVATE for all its blocks if it is absent, busy, late or
-ended: that costs cache hits, no privacy."""
+"""The handle on the detector. A text is answered once: PRIVATE if it is absent, busy, late; costs hits, no privacy."""
 
 import asyncio
 import logging

@@ -54,8 +54,7 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens(RequestMessage, frozen=True):
-    """New tokens, with a stop token. `prompt_logprobs` come in pieces; `finish` once, with the last sequence's last
-    tokens; `cached`, `shared` once, with the first."""
+    """`prompt_logprobs` come in pieces; `finish` once, with the last tokens; `cached` and `shared` once, at first."""
 
     tokens: tuple[TokenId, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
