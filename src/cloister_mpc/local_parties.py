@@ -1,4 +1,4 @@
-"""All parties on one machine, supervised; dealt the model, given no prompt. Its owner could read every secret."""
+"""All parties on one machine, supervised; dealt the model, given no prompt. The machine's owner could read all."""
 
 import asyncio
 import logging
