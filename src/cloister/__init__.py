@@ -1,7 +1,5 @@
 """Cloister: private LLM serving. `Client` and `AsyncClient` are OpenAI's clients for a node that is verified first."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

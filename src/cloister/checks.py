@@ -1,5 +1,4 @@
-"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome. Also how
-evidence is taken apart."""
+"""The vocabulary of all that verifies: a verdict is a list of named checks. Also how evidence is taken apart."""
 
 import base64
 import hmac

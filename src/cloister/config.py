@@ -27,9 +27,8 @@ _LIMITS = ("ge", "le", "min_length", "max_length")
 
 
 def option(default: Any, description: str, **shown: Any) -> Any:
-    """A field that the command line offers; `...` as default means that it must be given. Beside pydantic's limits:
-    `name` ("--a/--b" for a switch with two words), `panel` (its heading in --help), `metavar`, `show_default` (a text),
-    `envvar`, `argument` (positional), `hidden`, and `command_default`, which code that builds the settings ignores."""
+    """A command line's field; `...` must be given. Besides pydantic's limits: `name`, `panel`, `metavar`,
+    `show_default`, `envvar`, `argument` (positional), `hidden`; `command_default`, which code ignores."""
     limits = {name: shown.pop(name) for name in _LIMITS if name in shown}
     return Field(default, description=description, json_schema_extra={"option": shown}, **limits)
 

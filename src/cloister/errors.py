@@ -1,7 +1,5 @@
 """The one error family. Messages hold names, numbers and limits, no prompt text: they may be logged."""
 
-from __future__ import annotations
-
 import traceback
 
 
@@ -120,7 +118,7 @@ class VaultLost(ServiceUnavailable, code="vault_lost"):
     """The process that held a prompt ended, timed out or broke the rules of its link. The request is lost with it."""
 
     @classmethod
-    def because(cls, reason: str) -> VaultLost:
+    def because(cls, reason: str) -> "VaultLost":
         return cls(_LOST.get(reason, _LOST["vault_lost"]), hint="Send the request again.")
 
 

@@ -13,8 +13,7 @@ _IDLE_REMEMBERED = 64
 
 
 class ServiceMeter:
-    """The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024, section 4).
-    `drain` and `merge` join the meters of service and vaults: a tenant that keeps both busy gets one share."""
+    """The virtual token counter of Sheng et al., OSDI 2024, §4. `drain`, `merge`: one share for service and vaults."""
 
     def __init__(self) -> None:
         self._served: dict[str, int] = {}

@@ -1,7 +1,4 @@
-"""API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk. Tenants of one
-trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics."""
-
-from __future__ import annotations
+"""API keys, as SHA-256 digests alone, and their tenants. One trust group may share a vault (Petridish §7.2)."""
 
 import hashlib
 import hmac

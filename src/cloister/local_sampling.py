@@ -73,8 +73,7 @@ def local_obfuscation(
     store: Path | str | None = None,
     **gqs: Unpack[GqsOptions],
 ) -> Obfuscation:
-    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here. `store` is
-    the file that keeps substitutes, or "none"; None: the file in the user's data folder."""
+    """What `Client(obfuscate=…)` takes. `store`: the substitutes' file, or "none"; None: in the user's data folder."""
     epsilon, candidates = gqs.get("epsilon", 2.0), gqs.get("candidates", 128)
     by = Quantization(epsilon, candidates, gqs.get("temperature", 1.0), gqs.get("distance", "relative"))
     goal, kept = SamplingGoal(fakes, None, by, method), open_store(store)

@@ -1,5 +1,4 @@
-"""Where a node's processes compute: on the host, on a GPU in turns, or on a GPU at once, as clients of NVIDIA's MPS.
-The fork server's device decides once. This module holds numbers: it knows no CUDA, no process and no request."""
+"""Where processes compute: the host, a GPU in turns, or at once under MPS; decided once by the fork server's device."""
 
 from typing import Annotated, Literal, Self
 
@@ -22,8 +21,7 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def uses_mps(self) -> bool:
-        """A signal that kills one client while its kernel runs ends all of them. Links are on the device, in the
-        service's memory, made before a vault is forked: a sealed process can map no more of it."""
+        """One client's kill during its kernel ends all. Links are made before forks: a sealed process maps no more."""
         return self.attention_processes > 0
 
     def answers(self, role: Role) -> bool:

@@ -1,6 +1,5 @@
-"""Names in a request that client and server must agree on: Cloister's headers, and OpenAI's fields that no node serves.
-Any other `X-Cloister-` header and unknown field is refused: it could be a misspelt level of protection. So is a JSON
-object with a name twice: RFC 8259 §4 leaves open which counts, so a proxy and a node could read two levels."""
+"""Cloister's headers, and OpenAI's fields that no node serves. Any other is refused: it could be a misspelt level of
+protection. So is a JSON name twice: RFC 8259 §4 leaves open which counts."""
 
 import json
 from collections.abc import Container

@@ -1,5 +1,4 @@
-"""An operator's file under an Ed25519 signature (a signed note), read again when it changes. If the file is missing,
-broken, or not signed by the operator's key, what it said before stays in force."""
+"""An operator's file under Ed25519 (a signed note), read again when it changes; a bad one leaves the last in force."""
 
 import asyncio
 import logging

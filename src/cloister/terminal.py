@@ -1,7 +1,5 @@
 """The one console on standard error, so that several progress displays do not overwrite each other."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -10,7 +8,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def error_console() -> Console:
+def error_console() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)

@@ -1,7 +1,5 @@
 """Closed-loop users: each sends its next request when its last has ended. Knows one server by its address only."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """Servers under the same load in turn: while one is measured, those that were started here are paused. The document of
 sides that were measured so, with one table and one figure."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

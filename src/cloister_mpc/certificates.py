@@ -1,6 +1,5 @@
-"""Certificates of the parties: one authority, one certificate per role (a URI such as `cloister-mpc:party/1`),
-mutual TLS. Host names are not checked: a party is its rank (and its fingerprint, where the settings give one),
-wherever it runs."""
+"""One authority, one certificate per role (`cloister-mpc:party/1`), mutual TLS. Host names are not checked: a party is
+its rank, and its fingerprint where settings give one."""
 
 import hashlib
 import re
@@ -77,8 +76,7 @@ class Keys:
 
 
 def make_keys(folder: Path, clients: tuple[str, ...] = (DEFAULT_CLIENT,)) -> Keys:
-    """A new authority, whose key can let any peer in that is not pinned by fingerprint, and a certificate for every
-    role, in a folder that must not have any yet."""
+    """A new authority, whose key lets in any peer not pinned by fingerprint, and certificates, in a new folder."""
     ranks = [Role("party", str(rank)) for rank in range(PARTIES)]
     roles = (*ranks, Role("provider"), *(Role("client", name) for name in clients))
     for role in roles:

@@ -1,7 +1,5 @@
 """`cloister mpc`: parties that compute on shares, their keys, and how they are."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from contextlib import closing

@@ -1,5 +1,4 @@
-"""The controller's side of the level `mpc`: the route of its requests, which go to the process that deals shares and to
-no vault; and the keeper that starts that process and, where none are named, local parties."""
+"""The controller's side of `mpc`: requests go to the process that deals shares, no vault; and its keeper."""
 
 import asyncio
 import fcntl
@@ -213,8 +212,7 @@ _PREFIX, _OWNER = "serve-", "owner"
 
 
 class SharesFolder:
-    """For local parties' shares, which together are the weights: so it is private, and swept by the next server if
-    ours is killed. Not in /tmp, which may be in memory: shares take gigabytes."""
+    """Local parties' shares are together the weights: private, swept after a kill. Not in /tmp: gigabytes."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)

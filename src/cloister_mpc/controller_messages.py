@@ -1,5 +1,4 @@
-"""Controller ↔ the MPC client (which gets prompts as a vault does) and the keeper of local parties (which gets
-none)."""
+"""Controller ↔ MPC client (which gets prompts as a vault does) and keeper of local parties (which gets none)."""
 
 from typing import Annotated, Literal
 
@@ -12,8 +11,7 @@ from cloister.messages.types import Message, Name, Path
 
 
 class StartMpcClient(Message, frozen=True):
-    """Controller → MPC client, first: the model whose tokenizer it needs, and the file that names the parties. With
-    `identity`, they must be the parties that the node's evidence names."""
+    """First: the model of its tokenizer, the file of the parties. With `identity`, those that the evidence names."""
 
     version: int
     name: Name
@@ -31,8 +29,7 @@ class MpcClientReady(Message, frozen=True):  # MPC client → controller, once: 
 
 
 class StartLocalParties(Message, frozen=True):
-    """Controller → local parties, first: start three parties here and deal them this model. `folder` is for their
-    keys, settings and shares; the controller removes it when they have ended."""
+    """First: start three parties here, deal them this model. The controller removes `folder` when they have ended."""
 
     version: int
     name: Name

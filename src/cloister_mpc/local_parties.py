@@ -1,6 +1,4 @@
-"""All parties on one machine: keys, settings, supervised processes. `python -m cloister_mpc.local_parties FD`,
-started by the controller, also deals them the model; it gets no prompt. They protect no secret from the owner of
-that machine."""
+"""All parties on one machine, supervised; dealt the model, given no prompt. The machine's owner could read all."""
 
 import asyncio
 import logging

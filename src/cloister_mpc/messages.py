@@ -1,5 +1,4 @@
-"""Messages around a computation on shares. No message carries code or names a variable to fetch: a party compiles
-its own programs, and sends a run's results to the connection that opened the session and to no other."""
+"""Messages around a computation on shares: no code, no names. Results go to the session's own connection alone."""
 
 from typing import Annotated, Literal, Self
 
@@ -41,8 +40,7 @@ class _OfEpoch(Message, frozen=True):  # `epoch` counts the lives of the engines
 
 
 class GenerationSpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is public of a generation, all of it: every party compiles its programs from this, from the model's shape
-    and from its own code."""
+    """All that is public of a generation: parties compile programs from it, the shape and their own code."""
 
     prompt_tokens: Annotated[int, Meta(ge=16, le=65_536, multiple_of=16)]  # a bucket (shape.bucket_of)
     new_tokens: Annotated[int, Meta(ge=1, le=65_536)]
@@ -145,8 +143,7 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 class Weight(Message, frozen=True, tag="weight"):
-    """One matrix that a party has a share of. `tag` says which matrix it is to its provider alone (a keyed digest),
-    `dealing` which splitting into shares: shares of two dealings do not fit together."""
+    """A party's share of a matrix. `tag`: a keyed digest, its provider's; shares of two `dealing`s do not fit."""
 
     head: ShareHead
     tag: Digest
@@ -193,8 +190,7 @@ class Beat(Message, frozen=True, tag="beat"): ...  # Both ways, all the time: I 
 
 
 class Prepare(SilentRepr, _OfEpoch, frozen=True, tag="prepare"):
-    """Leader → follower: end your engine; start one for this epoch, connect it and load the weights. `key` is in every
-    link connection's first bytes, so that a connection of an earlier epoch is refused."""
+    """End your engine; start one for this epoch. `key` begins every link: one of an earlier epoch is refused."""
 
     key: Token16
 

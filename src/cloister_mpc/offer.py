@@ -1,5 +1,4 @@
-"""Whether this server can offer the level `mpc`, and has the memory for three parties. Imports none of what it looks
-for."""
+"""Whether this server can offer `mpc`, and has the memory for three parties. Imports none of it."""
 
 from importlib.util import find_spec
 from pathlib import Path

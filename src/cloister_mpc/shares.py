@@ -1,5 +1,4 @@
-"""Arrays into shares and back, and a share as it travels: a head with the secret's size, and the bytes. A party's
-own protocol decides what kind of share it takes; a peer chooses sizes alone. No peer's pickle or protobuf is read."""
+"""Arrays into shares, which travel as head and bytes. A peer chooses sizes alone; no pickle or protobuf is read."""
 
 import re
 from collections.abc import Iterator, Sequence

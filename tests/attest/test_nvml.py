@@ -11,9 +11,9 @@ import pytest
 
 from cloister.attest.nvidia import nvml as nvml_module
 from cloister.attest.nvidia.nvml import Nvml
-from cloister.attest.nvidia.reporter import MAX_GPUS, GpuReporter
 from cloister.attest.nvidia.reports import GpuPolicy, verify_gpu_reports
 from cloister.attest.nvidia.spdm import read_bundle
+from cloister.controller.gpu_reporter import MAX_GPUS, GpuReporter
 from cloister.errors import GpuNotConfidential, NoGpu, SetupError
 from tests.attest.fake_driver import NOT_SUPPORTED, Driver, built_library, running_driver
 from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu

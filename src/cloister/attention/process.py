@@ -1,8 +1,4 @@
-"""An attention process: vaults compute into its memory, it answers the service from there, and clears the memory on
-order. It prints nothing, and ends when the controller hangs up or the device is lost. The kernels hold each vault
-within its own memory."""
-
-from __future__ import annotations
+"""Vaults compute into this process's memory, each within its part; it answers the service, and clears on order."""
 
 import os
 import select
@@ -21,7 +17,7 @@ from cloister.models.decoder import Decoder
 RECEIVE_BYTES = 4096
 
 
-def prepare(decoder: Decoder, settings: EngineSettings, slots: int, mailbox: int) -> Attention:
+def prepare(decoder: Decoder, settings: EngineSettings, slots: int, mailbox: int) -> "Attention":
     """Takes all memory, before the seal. The decoder describes the model and computes nothing here."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     host = decoder.device.attention_host(decoder, blocks, slots, mailbox, settings.link_deadline_ms)

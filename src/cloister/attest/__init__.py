@@ -1,2 +1,1 @@
-"""Evidence: what a node shows to clients, and how they check it. Verifiers take the time and all other inputs as
-arguments: no hidden clock, no hidden network."""
+"""Evidence: what a node shows to clients, and how they check it. No hidden clock, no hidden network."""

@@ -1,5 +1,4 @@
-"""The contract of an attester, which makes a machine's reports, and the attester made of software, for development: the
-machine's operator can sign anything with it. The attester with hardware is in `machine`."""
+"""The contract of an attester, and the software one, for development: the operator can sign anything with it."""
 
 import time
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""A chain of X.509 certificates (RFC 5280), given in any order, from one leaf to a root pinned by its key's
-fingerprint. One that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here."""
+"""A chain of X.509 certificates (RFC 5280) to a root pinned by its key's fingerprint. Judges no revocation."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""The attester of this machine: its firmware through the kernel's configfs-tsm (Documentation/ABI/testing/configfs-tsm:
-the same for SEV-SNP and TDX), or software. Reports are not verified here."""
+"""The attester of this machine: its firmware by the kernel's configfs-tsm, or software. Reports are not verified."""
 
 import errno
 import os

@@ -1,5 +1,4 @@
-"""A node's evidence against a policy: the machine's report, its binding, the GPUs, and the node's statement. Whether
-the release, which is only bound to the report here (Petridish §4.1), is public is checked in `transparency`."""
+"""A node's evidence against a policy. Whether its release is public is checked in `transparency`."""
 
 from dataclasses import replace
 from datetime import datetime

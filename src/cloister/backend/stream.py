@@ -34,8 +34,7 @@ Event = Tokens | Failed | CloisterError
 
 
 class Mailbox:
-    """`put` never waits; `take` does. All events but the first and the last are read on beats `beat_s` apart (0: at
-    once): the rhythm of sealed bytes shows an answer's subject (McDonald and Bar Or, "Whisper Leak", 2025)."""
+    """`put` never waits. Between first and last, events are read every `beat_s` (0: at once; "Whisper Leak", 2025)."""
 
     def __init__(self, beat_s: float = 0.0, grid: Grid | None = None) -> None:
         self._beat_s = beat_s

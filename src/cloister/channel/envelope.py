@@ -1,6 +1,5 @@
-"""What travels to the node for one request, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖
-parts, each u32 length ‖ bytes: the sealed request (HTTP's parts as msgpack; how long it is valid, by the *node's*
-clock), then prompts. A key of sealed weights travels in an envelope too, under another purpose."""
+"""One sealed request, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖ parts (u32 length ‖
+bytes): HTTP as msgpack, valid by the *node's* clock, then prompts."""
 
 import struct
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""The keys of one request, from one HPKE session to the node's channel key (RFC 9180, base mode, export-only; the
-exchange of Petridish §4.1), and messages sealed under them by AES-256-GCM: the nonce is 0 or a prompt's index,
-plaintext is padded to a bucket. pyhpke's bytes are wiped by the node's allocator (`cloister.process.entry`)."""
+"""One request's keys from an HPKE session to the channel key (RFC 9180, export-only; Petridish §4.1). AES-256-GCM,
+nonce 0 or a prompt's index, padded to a bucket. The node's allocator wipes pyhpke's bytes."""
 
 import hashlib
 import struct

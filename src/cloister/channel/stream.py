@@ -1,6 +1,5 @@
-"""The answer's way back: salt (32, random) ‖ frames, each u32 length ‖ AES-256-GCM under nonce = its number. The key is
-derived from the response export, `enc` and the salt. A frame's plaintext is kind u8 ‖ u32 true length ‖ data ‖ zeros up
-to a bucket. HEAD comes first and once, then DATA, then END."""
+"""The answer: salt (32) ‖ frames (u32 length ‖ AES-256-GCM under nonce = its number), each kind u8 ‖ u32 true length ‖
+data ‖ zeros up to a bucket. HEAD comes once, then DATA, then END."""
 
 import secrets
 import struct

@@ -1,7 +1,5 @@
 """`cloister attest`: check anyone's attestation evidence, from files alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime
@@ -79,7 +77,7 @@ class EvidenceFiles(BaseModel):
     policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx or gpu.")
     as_json: bool = option(False, "Print JSON instead of a table.", name="json")
 
-    def demands(self) -> Policy:
+    def demands(self) -> "Policy":
         from cloister.attest.policy import load_policy
 
         return load_policy(self.policy)

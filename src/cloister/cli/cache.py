@@ -1,7 +1,4 @@
-"""`cloister cache`: which parts of a text tenants would share, and why; an operator's own rules; texts registered for
-sharing, as a signed file of token ids."""
-
-from __future__ import annotations
+"""`cloister cache`: what tenants would share of a text, and why; an operator's rules; texts registered for sharing."""
 
 import json
 import sys
@@ -139,7 +136,7 @@ def _text(text: str | None, file: Path | None) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
+def _pipeline(rules: Path | None, rules_key: str) -> "Pipeline":
     from cloister.detection.pipeline import shipped_pipeline
     from cloister.detection.signed_rules import read_signed
 
@@ -150,7 +147,7 @@ def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
     return shipped_pipeline(read_signed(rules, VerifierKey.parse(rules_key)))
 
 
-def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
+def explained(text: str, ends: list[int], examined: "Examined") -> dict[str, Any]:
     from cloister.detection.pipeline import inherit
 
     verdicts = inherit(examined.verdicts)
@@ -191,7 +188,7 @@ def _show(text: str, found: dict[str, Any]) -> None:
     typer.echo(f"Verdict: {found['verdict']}. {shared}")
 
 
-def _names(templates: list[Template] | tuple[Template, ...]) -> str:
+def _names(templates: "list[Template] | tuple[Template, ...]") -> str:
     return ", ".join(f"{one.name} ({len(one.tokens)} tokens)" for one in templates) or "nothing"
 
 
@@ -204,7 +201,7 @@ def _tokens(file: Path, model: str | None) -> tuple[str, tuple[int, ...]]:
     return tokenizer_digest(folder.path), beginning(Tokenizer(folder), _messages(file))
 
 
-def beginning(tokenizer: Tokenizer, messages: list[dict[str, Any]]) -> tuple[int, ...]:
+def beginning(tokenizer: "Tokenizer", messages: list[dict[str, Any]]) -> tuple[int, ...]:
     """The tokens with which every chat begins that has these messages first."""
     from jinja2 import TemplateError
 

@@ -1,7 +1,5 @@
 """`cloister chat`: talk to a verified node from the terminal. Knows the terminal; `conversation` knows the API."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -79,7 +77,7 @@ COMMANDS = {"/help": "this list", "/clear": "start over; the node forgets this o
 _ALSO = {"/?": "/help", "/new": "/clear", "/bye": "/exit", "/quit": "/exit"}
 
 
-def _command(conversation: Conversation, line: str) -> bool:
+def _command(conversation: "Conversation", line: str) -> bool:
     """Run a command line; returns whether the conversation goes on. Commands are not sent."""
     word = line.split()[0]
     match _ALSO.get(word, word):
@@ -98,7 +96,7 @@ def _command(conversation: Conversation, line: str) -> bool:
     return True
 
 
-def _converse(conversation: Conversation) -> None:
+def _converse(conversation: "Conversation") -> None:
     typer.secho(f"Talking to {conversation.model}. Ctrl-D ends it, /help shows more.", dim=True, err=True)
     while True:
         try:
@@ -120,7 +118,7 @@ def _converse(conversation: Conversation) -> None:
             typer.secho(f"Error: {error}", fg="red", err=True)
 
 
-def _print_answer(conversation: Conversation, prompt: str) -> None:
+def _print_answer(conversation: "Conversation", prompt: str) -> None:
     progress = ProgressLine()
     conversation.on_progress = progress.show
     try:

@@ -1,7 +1,5 @@
 """`cloister obfuscate`: the prompts that a prompt with secrets would be sent among, sampled on this machine."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -39,7 +37,7 @@ class SamplingOptions(BaseModel):
         show_default="in the user's data folder",
     )
 
-    def obfuscation(self) -> Obfuscation:
+    def obfuscation(self) -> "Obfuscation":
         from cloister.local_sampling import local_obfuscation
 
         chosen = self.model_dump(include={"fakes", "method", "epsilon", "auto_redact", "store"})
@@ -95,7 +93,7 @@ def obfuscate(options: ObfuscateOptions) -> None:
         _print(made, report)
 
 
-def _variants(marked: TaggedText, options: ObfuscateOptions) -> Variants:
+def _variants(marked: "TaggedText", options: ObfuscateOptions) -> "Variants":
     from cloister.obfuscation.goal import SamplingGoal
     from cloister.obfuscation.gqs import Quantization
     from cloister.obfuscation.variants import make_variants
@@ -111,7 +109,7 @@ def _variants(marked: TaggedText, options: ObfuscateOptions) -> Variants:
     return make_variants([marked], sampler, store, goal)
 
 
-def _given(file: Path) -> GivenSubstitutes:
+def _given(file: Path) -> "GivenSubstitutes":
     from cloister.obfuscation.variants import GivenSubstitutes
 
     try:
@@ -121,7 +119,7 @@ def _given(file: Path) -> GivenSubstitutes:
         raise SetupError(f"{file} is no JSON list of lists.", hint=hint) from None
 
 
-def _by_other(model: str, made: Variants) -> dict[str, float]:
+def _by_other(model: str, made: "Variants") -> dict[str, float]:
     """What an adversary with another model believes of the λ+1 prompts."""
     from cloister.local_sampling import LocalModel
 
@@ -129,7 +127,7 @@ def _by_other(model: str, made: Variants) -> dict[str, float]:
     return {"other_posterior_of_likeliest": max(found), "other_posterior_of_real": found[0]} if found else {}
 
 
-def _print(made: Variants, report: dict[str, Any]) -> None:
+def _print(made: "Variants", report: dict[str, Any]) -> None:
     for number, (text,) in enumerate(made.texts):
         name = "real" if not number else f"fake {number}"
         typer.secho(f"{name:<9}", fg="green" if not number else "yellow", nl=False)

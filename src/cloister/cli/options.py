@@ -1,7 +1,5 @@
 """What all commands share: options from settings models, a node's policy, how verdicts and errors are shown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -146,7 +144,7 @@ AsJsonTable = Annotated[bool, typer.Option("--json", help="Print JSON instead of
 _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
 
 
-def checks_table(verdict: Verdict) -> Table:
+def checks_table(verdict: "Verdict") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -164,7 +162,7 @@ def checks_table(verdict: Verdict) -> Table:
     return table
 
 
-def show_verdict(verdict: Verdict, passed: str, incomplete: str, failed: str) -> None:
+def show_verdict(verdict: "Verdict", passed: str, incomplete: str, failed: str) -> None:
     """A table of checks, then the sentence of the outcome in its colour."""
     from rich.console import Console
     from rich.text import Text
@@ -177,7 +175,7 @@ def show_verdict(verdict: Verdict, passed: str, incomplete: str, failed: str) ->
     console.print(Text(said, style=colour), soft_wrap=True)
 
 
-def exit_by(verdict: Verdict) -> NoReturn:
+def exit_by(verdict: "Verdict") -> NoReturn:
     """0: it passed; 1: a check failed; 3: something could not be checked."""
     raise typer.Exit(0 if verdict.passed else INCOMPLETE_EXIT if verdict.incomplete else FAILURE_EXIT)
 
@@ -192,7 +190,7 @@ def without_control_characters(text: str) -> str:
     return "".join(each for each in text if each in "\n\t" or each.isprintable())
 
 
-def report(verdict: Verdict, *, as_json: bool) -> None:
+def report(verdict: "Verdict", *, as_json: bool) -> None:
     """Print a verdict line by line; exit with 1 unless it is a pass."""
     if as_json:
         typer.echo(json.dumps(verdict.as_json(), indent=2))
@@ -215,12 +213,12 @@ class NodePolicy(BaseModel):
     policy: Path | None = option(None, "What the node must prove, in TOML.", show_default="real TEEs only")
     allow_software_tee: bool = option(False, "Accept a development node: its operator can read everything.")
 
-    def load(self) -> Policy:
+    def load(self) -> "Policy":
         from cloister.attest.policy import load_policy
 
         return load_policy(self.policy, allow_software_tee=self.allow_software_tee)
 
-    def verified(self, url: str) -> VerifiedNode:
+    def verified(self, url: str) -> "VerifiedNode":
         from cloister.client.verification import VerifiedNode
 
         node = VerifiedNode(url, self.load())
@@ -229,7 +227,7 @@ class NodePolicy(BaseModel):
         return node
 
 
-def software_note(verification: Verification) -> str:
+def software_note(verification: "Verification") -> str:
     if verification.verdict.claims.get("tee") != "none":
         return ""
     return "Note: this node attests by its own word (software TEE): its operator can read everything."

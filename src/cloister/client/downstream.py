@@ -1,5 +1,4 @@
-"""The proxy's connections to local programs: requests in (HTTP/1.1 by h11, with limits), opened answers out. Web
-pages whose host name leads here (DNS rebinding) are refused."""
+"""The proxy's connections to local programs (HTTP/1.1 by h11). Refuses web pages by DNS rebinding."""
 
 import asyncio
 import re

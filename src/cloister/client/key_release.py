@@ -1,5 +1,4 @@
-"""The provider's half of Petridish §5: verify the node, then release the key of its sealed weights, under seal, to the
-channel key that the verified evidence is bound to."""
+"""The provider's half of Petridish §5: verify the node, then seal the weights' key to its verified channel key."""
 
 import httpx2
 

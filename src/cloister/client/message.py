@@ -1,6 +1,5 @@
-"""One HTTP request as a sealed message, and what comes back: an answer under seal, or a gateway's refusal. Prompts are
-sealed one by one for the vault alone. An answer is whole only with its authenticated end. A refusal in the clear may be
-forged: only its status and a known code are passed on."""
+"""One HTTP request as a sealed message, whole only with its authenticated end. A refusal in the clear may be forged:
+only its status and a known code are passed on."""
 
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""httpx2 transports that send λ+1 requests for one and hand over the answer to the real one (§5), to any server. What
-can be observed from outside does not depend on which is real: heads, words, ends and failures are handed over when all
-have come (`obfuscation.positions`), headers are those that all share, all are read to their end."""
+"""httpx2 transports that send λ+1 requests for one (§5). No sign outside of which is real: heads, words, ends and
+failures leave when all have come, shared headers alone; all are read to their end."""
 
 import asyncio
 import json

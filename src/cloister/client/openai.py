@@ -1,6 +1,5 @@
-"""`Client` and `AsyncClient`: OpenAI's own clients, whose every request goes sealed to a verified node; what would
-bypass the seal is refused. `obfuscate` sends a prompt with secrets among made-up ones, with `insecure_plaintext` to any
-server, in the clear."""
+"""OpenAI's clients, sealed to a verified node; what would bypass the seal is refused. `obfuscate` hides a prompt among
+made-up ones, with `insecure_plaintext` at any server, in the clear."""
 
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self

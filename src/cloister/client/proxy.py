@@ -1,6 +1,5 @@
-"""A local OpenAI endpoint for programs in any language: their requests leave this machine sealed, obfuscated, or both.
-Every user and program of this machine can reach it. So secrets are remembered by caller (API key): no
-program finds out by its own requests whether a word is another's secret."""
+"""A local OpenAI endpoint, open to every program of this machine; requests leave sealed, obfuscated, or both. Secrets
+are kept by API key: no caller learns by asking whether a word is another's secret."""
 
 import asyncio
 import hashlib

@@ -1,6 +1,5 @@
-"""httpx2 transports that seal every request to a verified node, and send nothing in the clear. A refusal in the clear
-may be forged to have a request served twice. So the request is sent again only if new evidence shows that the node
-could not open it, and not at all at a level that hides a prompt among others: new substitutes would be drawn."""
+"""httpx2 transports that seal every request. A refusal in the clear may be forged: a request goes again only if new
+evidence shows that the node could not open it, and not at `obfuscated`."""
 
 import asyncio
 import threading

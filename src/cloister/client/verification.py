@@ -1,6 +1,4 @@
-"""Verifying a node: a fresh nonce, its evidence, every check (the user's half of Petridish §4.1). The release is
-accepted by name, by a log, or through Sigstore; only a development node's log key may be taken on first use, and is
-pinned then."""
+"""Verifying a node (Petridish §4.1). Only a development node's log key may be taken on first use; it is pinned then."""
 
 import asyncio
 import os

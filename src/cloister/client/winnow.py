@@ -1,6 +1,4 @@
-"""The client's part at the level `obfuscated`: it draws the secret that decides the real answer's index, seals it with
-the prompt for the vault, and picks the real answer out of λ+1 ("winnowing", §3.2). Timing does not show which is
-real."""
+"""The client's part at `obfuscated` (§3.2): a sealed secret decides the answer's index. Timing does not show it."""
 
 import json
 from base64 import b64encode

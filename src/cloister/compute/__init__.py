@@ -1,2 +1,1 @@
-"""Where and how a decoder is computed: the contracts of a device, and the devices that fulfil them.
-Devices know tensors, packed weights and paged caches; no sequences, no requests, not where weights come from."""
+"""The contracts of a device, and devices. They know tensors, weights and caches, not sequences or requests."""

@@ -1,5 +1,4 @@
-"""The contracts of a device: kernels, cache, both ends of a link, and the device itself, which makes them.
-A cache and a link's ends belong to one device: only its kernels look inside them."""
+"""The contracts of a device. Only its own kernels look inside its cache and its links' ends."""
 
 import os
 from abc import ABC, abstractmethod
@@ -93,8 +92,7 @@ class LinkAsker(ABC):
 
 
 class LinkAnswerer:
-    """A vault's end of its link: it answers for spans of prompts in the vault's cache. It knows no tokens. This one has
-    slots and no link: a device overrides `start`, `_write` and `_erase`."""
+    """A vault's end of its link, without tokens. A device overrides `start`, `_write` and `_erase`."""
 
     def __init__(self, slots: int = 0) -> None:
         self.slots, self._free = slots, set(range(slots))  # for prompts exposed at once
@@ -135,7 +133,6 @@ class LinkAnswerer:
 
     def asked(self, slot: int) -> int | None:
         """How many of an answer's tokens queried this slot; None where that is not recorded."""
-        return None
 
     @contextmanager
     def comparing(self, rows: Sequence[tuple[int, int]]) -> Iterator[Callable[[], bool]]:
@@ -181,9 +178,7 @@ class Step:
 
 
 class Kernels(ABC):
-    """The arithmetic a decoder needs. Every result row depends on its own inputs alone, bit for bit.
-    Activations are fp32; weights and cache are in the kernels' precision (bf16 inputs to a product are rounded once).
-    """
+    """The arithmetic of a decoder. Every row depends on its own inputs alone, bit for bit. Activations are fp32."""
 
     name: str
     dtype: torch.dtype
@@ -263,10 +258,8 @@ class Device(ABC):
         """This process can fork no process that computes here afterwards."""
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
-        """Have the file of weights in the device's memory once; parts are views of it. None: each process has a copy.
-        With the descriptor `memory`, which the caller closes, it is mapped to be read. Without one it is copied there,
-        and the returned descriptor is for other processes."""
-        return None
+        """Have the file of weights in the device's memory once, and views of it as parts. None: each process has a
+        copy. `memory`, closed by the caller, is mapped to be read; else a copy's descriptor is returned."""
 
     def reserve(self) -> None:
         """Take the memory that steps will need, where a sealed process gets no more."""

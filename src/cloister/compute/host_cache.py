@@ -1,5 +1,4 @@
-"""The paged KV cache in the host's memory: blocks of 16 positions, in each of them keys and values of every layer.
-Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them."""
+"""The paged KV cache on the host: 16 positions a block; keys [kv head][dim][16], values [kv head][16][dim]."""
 
 import math
 import mmap

@@ -1,5 +1,4 @@
-"""The rows of one step, laid out for the kernels: which token, where in its sequence, where in the cache.
-A row knows its sequence only through its block table."""
+"""The rows of one step, laid out for the kernels. A row knows its sequence by its block table alone."""
 
 import struct
 from collections.abc import Sequence
@@ -14,9 +13,8 @@ import torch
 
 
 def token_tensor(tokens: Sequence[int], device: torch.device | None = None, *, room: int = 0) -> torch.Tensor:
-    """int64, zeros behind where there is `room` for more. The caller overwrites it, and no copy is left behind. torch's
-    wheels for ARM allocate by mimalloc, which no tunable of glibc's reaches (process/hardening.py), so freed memory is
-    not overwritten; and `torch.tensor` and numpy make copies on the way."""
+    """int64, zeros up to `room`. The caller overwrites it, and no copy is left: ARM wheels free by mimalloc, which no
+    tunable of glibc's wipes (process/hardening.py); `torch.tensor` and numpy copy on the way."""
     memory = torch.zeros(max(len(tokens), room), dtype=torch.int64)
     struct.pack_into(f"={len(tokens)}q", memory.numpy().data, 0, *tokens)
     if device is None or device.type == "cpu":
@@ -41,14 +39,11 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a sequence's positions fall into segments, which share no block, and how it is rotated.
-    Positions count the tokens this process holds: 0 .. public-1 are the public span, public .. prompt-1 the private
-    one, those from `prompt` on the generated tokens. With `remote` the private span is in a vault and is not counted.
-    Attention is computed over each segment by itself and merged (Petridish, Theorem 1), in every process and at every
-    level, so that the levels agree bit for bit.
-    Prompt tokens are rotated by their place in the whole prompt. Generated token t is rotated by origin + t; a query
-    of it to the prompt is rotated by `rotation` more, to its place after the prompt. A service that starts at origin 0
-    and holds no part of the prompt needs neither number: it does not learn the length."""
+    """How a sequence's positions fall into segments, which share no block, and how it is rotated: 0 .. public-1 public,
+    .. prompt-1 private, then generated; with `remote` the private span is in a vault and not counted. Attention merges
+    segments (Petridish, Theorem 1) at every level, so that levels agree bit for bit. Generated token t is rotated by
+    origin + t; its query to the prompt by `rotation` more. A service that starts at origin 0 needs neither, and learns
+    no length."""
 
     prompt: int
     public: int = 0
@@ -97,9 +92,8 @@ class RemoteRows:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Batch:
-    """A span is the rows of one chunk in one segment; tiles are neighbouring rows of one span, read in one pass.
-    `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h. At the end of a `with` statement
-    the tokens are overwritten: no allocator does it (token_tensor)."""
+    """A span: one chunk's rows in one segment; tiles are read in one pass. `segments`: [span, 3, (first block, length,
+    shift, rotated)] (attention.h). `with` overwrites the tokens at its end (token_tensor)."""
 
     rows: int
     tokens: torch.Tensor

@@ -32,9 +32,7 @@ def part_of(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Part:
 
 
 def merged(parts: Sequence[Part]) -> torch.Tensor:
-    """The attention over all segments together, whatever their order and number.
-    With two parts this is the paper's formula: the coefficients γ_in / (γ_in + α·γ_out) and γ_out / (γ_in/α + γ_out),
-    α = exp(m_out - m_in). The largest m is subtracted from all, so that no exponential overflows."""
+    """Petridish's merge for any number of segments; the largest m is subtracted: no exponential overflows."""
     if len(parts) == 1:
         return parts[0].attended
     totals = torch.stack([part.total for part in parts])

@@ -1,5 +1,4 @@
-"""`cloister serve` becomes `python -m cloister.controller FD` in the same process; FD is a memory file with the
-settings. Little is imported here: templates load the other processes' code meanwhile."""
+"""`cloister serve` becomes this; FD is a memory file with the settings. Templates load the others' code meanwhile."""
 
 import asyncio
 from importlib import import_module

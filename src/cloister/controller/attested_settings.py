@@ -1,5 +1,4 @@
-"""Which settings evidence includes: those that decide where prompts go and which processes and users may see them.
-tests/controller/settings_tables.py has the reason for every setting: one in neither table fails a test."""
+"""Settings that evidence includes; tests/controller/settings_tables.py has the reason for each, or fails."""
 
 from math import ceil
 

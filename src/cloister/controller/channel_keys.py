@@ -1,6 +1,5 @@
-"""The node's channel keys: the one that evidence shows, and those before it while requests sealed to them may come. A
-key is shown for SHOWN_S, or until it has taken half as many messages as can be remembered, and held for HELD_S more.
-Then it is dropped: a key stolen from a running node opens only requests sealed to it."""
+"""The channel key that evidence shows (SHOWN_S, or half the messages that are remembered), and those before it, held
+for HELD_S more: a key stolen from a running node opens only requests sealed to it."""
 
 import logging
 from collections.abc import Callable

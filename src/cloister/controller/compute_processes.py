@@ -1,6 +1,4 @@
-"""The processes that compute: weights (sealed once) → fork server → spare vaults and service; on a GPU also MPS and
-attention processes. A service that ends is forked again and the vaults of sessions stay; a fork server that ends takes
-all that it forked with it."""
+"""Weights (sealed once) → fork server → vaults, service; on a GPU MPS and attention. None survives its fork server."""
 
 import asyncio
 import os

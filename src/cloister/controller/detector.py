@@ -1,8 +1,4 @@
-"""The handle on the detector. Every text is answered once: by the detector, or PRIVATE for all its blocks if there is
-none, if it is too busy or late. One that hangs is killed, one that ended is started again: that costs cache hits, no
-privacy."""
-
-from __future__ import annotations
+"""The handle on the detector. A text is answered once: PRIVATE if it is absent, busy, late; costs hits, no privacy."""
 
 import asyncio
 import logging
@@ -32,7 +28,7 @@ RULES_EVERY_S = 2.0
 OnLabels = Callable[[wire.Labels], None]
 
 
-def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> DetectorKeeper | None:
+def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> "DetectorKeeper | None":
     """Not started yet. SetupError where its rules are of no use."""
     if not settings.detector:
         return None
@@ -53,7 +49,7 @@ class DetectorKeeper:
         self,
         on_labels: OnLabels,
         *,
-        rules: SignedRules | None = None,
+        rules: "SignedRules | None" = None,
         allow_degraded: bool = False,
         module: str = DETECTOR,
     ) -> None:

@@ -1,5 +1,4 @@
-"""The node's evidence: fresh reports of machine and GPUs over a client's nonce, bound to channel key and release.
-Firmware is slow: one thread asks it, and few clients may wait for it."""
+"""The node's evidence over a client's nonce. Firmware is slow: one thread asks it, and few clients may wait for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,5 +1,4 @@
-"""A level whose code is in another distribution, which names it under the entry point `cloister.levels`. The code is
-imported only where the settings do not switch the level off, and a node that may import it measures it too."""
+"""A level of another distribution (`cloister.levels`), imported unless switched off, and then measured too."""
 
 from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint, entry_points

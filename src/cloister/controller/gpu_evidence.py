@@ -1,5 +1,4 @@
-"""The handle on the GPU reporter. A node that must show its GPUs, or found them in confidential mode when it started,
-gives no evidence without them. A reporter that hangs is killed, and the next question starts another."""
+"""The handle on the GPU reporter. A node that must show GPUs, or began confidential, gives no evidence without."""
 
 import asyncio
 import itertools

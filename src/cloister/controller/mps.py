@@ -1,7 +1,4 @@
-"""NVIDIA's Multi-Process Service, started and watched: service and vaults compute on one GPU at the same time. What it
-shares, and what one client's fault does to the others: docs/gpu.md."""
-
-from __future__ import annotations
+"""NVIDIA's Multi-Process Service, started and watched. What it shares, what a client's fault does: docs/gpu.md."""
 
 import asyncio
 import logging
@@ -27,7 +24,7 @@ GRACE_S, LOOK_S = 1.0, 0.01  # how long a client that was hung up on may take to
 KILLED_S = 0.5
 
 
-def mps_for(settings: Settings) -> Mps | None:
+def mps_for(settings: Settings) -> "Mps | None":
     """Where a GPU may compute, not in turns, and MPS is installed."""
     engine = settings.engine
     wanted = engine.kernels in ("auto", "gpu") and engine.dtype == "bf16" and engine.weights == "as-dtype"

@@ -1,5 +1,4 @@
-"""The controller: the parts of a node, in the order in which they start and end. When this process ends, the kernel
-ends all others (PDEATHSIG, pid namespaces)."""
+"""The parts of a node, in order of start and end. With this process the kernel ends all others (PDEATHSIG)."""
 
 import asyncio
 from time import time

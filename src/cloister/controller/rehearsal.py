@@ -1,6 +1,4 @@
-"""One real request at every level that a node offers, alone and beside others, before users come. It acts as a
-frontend. A level passes if its answer, greedy and with logprobs, is the same alone, beside others, and at other levels
-with the same tokens. It leaves no session, no page in the prefix cache and no count in the totals."""
+"""One real request a level, alone and beside others, must have equal answers. It leaves no session, page or count."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,5 +1,4 @@
-"""Passes messages about requests between frontends, vaults and the service, by one route a level. A vault or service
-that sends what its request's route does not allow is ended: its endpoint raises."""
+"""Passes requests' messages, by one route a level. A process that sends what its request's route forbids is ended."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar

@@ -1,6 +1,5 @@
-"""The requests under way, and the one gate through which messages about them reach frontends. Where the service
-decodes, a request keeps its answer's ids for the user's view and, at `obfuscated`, for the vault's next turn. A process
-that sends what a request does not allow is ended: its endpoint raises ProtocolError."""
+"""The requests under way, and the one gate by which messages about them reach frontends. Where the service decodes, it
+keeps the answer's ids, for the user's view and at `obfuscated` for the vault's next turn."""
 
 import itertools
 from collections import Counter, deque

@@ -1,6 +1,5 @@
-"""Takes in sealed requests: derives their keys and sends each to the process that needs it (Petridish §4.1). Prompts
-and their key stay here, unopened, until the sealed API names the vault's request they belong to, and are forgotten when
-an answer begins."""
+"""Sends each part of a sealed request to its process (Petridish §4.1). Prompts and their key stay here, unopened, until
+the sealed API names the vault's request; forgotten when an answer begins."""
 
 from collections import Counter
 from dataclasses import dataclass

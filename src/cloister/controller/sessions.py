@@ -1,7 +1,5 @@
 """Which session lives in which vault, and for how long: names and counts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -20,7 +18,7 @@ class SessionKey:
     name: str
 
     @classmethod
-    def of(cls, tenant: str, group: str, name: str, *, keep: bool) -> SessionKey:
+    def of(cls, tenant: str, group: str, name: str, *, keep: bool) -> "SessionKey":
         if group:
             return cls(group, "", name if keep else "")
         return cls("", tenant, name)

@@ -1,5 +1,4 @@
-"""At `shared`: which first tokens of a prompt other tenants may find, by the node's policy. It decides by digests of
-pages and by accounts; of a prompt it keeps no token. Votes cannot be taken back: a bitmap names no account."""
+"""At `shared`: which first tokens others may find, by digests of pages and accounts; it keeps no token."""
 
 import logging
 import secrets

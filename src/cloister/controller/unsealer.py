@@ -1,6 +1,4 @@
-"""`python -m cloister.controller.unsealer FD` decrypts a provider's weights into a folder in memory and ends. Once the
-weights are packed it removes the parameters' files and locks the folder. If anything is not as the provider sealed it,
-this process ends and the folder with it."""
+"""Decrypts a provider's weights into a folder in memory and ends. If anything is not as sealed, the folder ends too."""
 
 import ctypes
 import os
@@ -31,8 +29,7 @@ def path_of(descriptor: int) -> Path:
 
 
 class MemoryFolder:
-    """A tmpfs that is mounted nowhere: the kernel frees it with its last descriptor, and does not swap it if it knows
-    `noswap`. For a short-lived process, while it has one thread: it enters new namespaces to be allowed to mount."""
+    """A tmpfs mounted nowhere, gone with its last descriptor, not swapped (`noswap`, if known). For one thread."""
 
     def __init__(self, capacity: int, files: int) -> None:
         try:

@@ -1,8 +1,5 @@
-"""The way to a vault host, which forks the vaults in the fork server's place; each vault is a server bridge here. A
-vault is requested only when the machine has shown its evidence, and only from the holder of the TLS certificate in it.
-A host that restarts is checked again, and `on_change` is called before it gets a prompt."""
-
-from __future__ import annotations
+"""The way to a vault host. A vault is requested only after the machine's evidence, from the holder of its TLS
+certificate. A host that restarts is checked again; `on_change` comes before any prompt."""
 
 import asyncio
 import logging
@@ -47,7 +44,7 @@ MOST_ASKED_AT_ONCE = 4
 
 class VaultHostClient:
     def __init__(
-        self, order: Connect, policy: Policy, measurement: bytes, on_change: Callable[[], None] = lambda: None
+        self, order: Connect, policy: "Policy", measurement: bytes, on_change: Callable[[], None] = lambda: None
     ) -> None:
         self._order, self._policy, self._measurement, self._on_change = order, policy, measurement, on_change
         self._last_pinned = b""

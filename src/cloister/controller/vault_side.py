@@ -1,5 +1,4 @@
-"""The relay's side towards vaults: sessions, waiting requests, links to the service. Prompts are bytes here. A vault
-that sends a message out of turn is ended: its endpoint raises ProtocolError."""
+"""The relay's side towards vaults. Prompts are bytes here. A vault that sends a message out of turn is ended."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

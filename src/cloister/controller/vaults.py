@@ -1,7 +1,4 @@
-"""Vault processes, and fresh ones kept ready. A vault serves one session in its life and is then killed. Prompts for it
-pass through as bytes, and are held back until it reports that it is sealed."""
-
-from __future__ import annotations
+"""Vaults, and spares. One serves one session and is killed. Prompts wait here, as bytes, until it is sealed."""
 
 import asyncio
 import itertools
@@ -34,7 +31,9 @@ MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)  # beyond these a vault waits to
 class Vault:
     """`vaults.ended` is called once if it ends, breaks the protocol or is late, and not when its owner closes it."""
 
-    def __init__(self, number: int, forkserver: ForkServer | VaultHostClient, shape: LinkShape, vaults: Vaults) -> None:
+    def __init__(
+        self, number: int, forkserver: ForkServer | VaultHostClient, shape: LinkShape, vaults: "Vaults"
+    ) -> None:
         self.number, self._vaults = number, vaults
         slots = self._slots = vaults.slots
         # Where its link is, if the service's device has memory for links.

@@ -1,6 +1,5 @@
-"""What the service has received and made of each request, for the user who watches it on the page. A last view outlives
-its request by KEPT_S, without the prompt where the service got it whole. It goes earlier with its session or frontend,
-when its tenant has the node forget, and when newer views need the room."""
+"""What the service got and made of each request, for its user. A last view stays KEPT_S, without the prompt where the
+service got it whole; it goes sooner with session or frontend, at `forget`, or for newer ones."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,5 @@
-"""Check digits of cards, accounts and national ids, and the plans of phone numbers, of bare characters.
-Sources: ISO/IEC 7812-1 (Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
-Runs of seven digits or more, with any separators, are private (SafeKV §VIII-A), except ranges of years and decimals."""
+"""Check digits (ISO/IEC 7812-1 (Luhn), ISO 13616 (IBAN), ISO 7064, countries' rules) and plans of phone numbers
+(E.164). Seven digits or more are private (SafeKV §VIII-A), except ranges of years and decimals."""
 # ruff: noqa: E501 (tables)
 
 import re
@@ -125,8 +124,7 @@ def de_tax(number: str) -> bool:
 
 @_named
 def fr_nir(number: str) -> bool:
-    """France, numéro de sécurité sociale: 13 digits and their complement to 97; Corsica's 2A and 2B count as 19 and
-    18."""
+    """France, numéro de sécurité sociale: 13 digits and their complement to 97; Corsica's 2A, 2B count as 19, 18."""
     digits = number.upper().replace("2A", "19", 1).replace("2B", "18", 1)
     return _plain(digits, 15) and digits[0] in "1278" and 97 - int(digits[:13]) % 97 == int(digits[13:])
 
@@ -287,8 +285,7 @@ PHONE_PLANS = {
 
 @_named
 def phone(number: str) -> bool:
-    """An international number: a country's code and as many digits as its plan has; unknown countries by E.164
-    alone."""
+    """An international number: a country's code and its plan's digits; unknown countries by E.164 alone."""
     digits = number.removeprefix("+").removeprefix("00")
     if not digits.isdigit():
         return False

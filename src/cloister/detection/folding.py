@@ -1,5 +1,4 @@
-"""Text as the detectors read it: folded, with a map back (SafeKV §VIII-A: canonicalisation, Unicode folding).
-Table lookups over the whole text at once: a prompt of ASCII passes untouched. Case is kept."""
+"""Text as detectors read it: folded, with a map back (SafeKV §VIII-A). Lookups over the whole text; case is kept."""
 
 import unicodedata
 from dataclasses import dataclass

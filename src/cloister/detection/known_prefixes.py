@@ -1,5 +1,4 @@
-"""Beginnings of prompts that contain no user's words: the chat template, and common system prompts.
-Compared exactly, at the text's very beginning. The tagger's opinion of them does not count; rules do."""
+"""Beginnings without a user's words: chat template, known system prompts. The tagger may not object; rules do."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol

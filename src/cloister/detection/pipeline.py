@@ -1,5 +1,4 @@
-"""Tiers 1 and 2 on one text: a label for each block, and the findings (SafeKV §V-B).
-A block is private if a finding touches it. It gets neither requests nor tenants."""
+"""Tiers 1 and 2 on one text (SafeKV §V-B): a block that a finding touches is private. No requests, no tenants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

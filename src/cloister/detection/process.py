@@ -1,5 +1,4 @@
-"""The detector process: load, leave the host, seal, and label texts until the controller hangs up.
-After the seal it has no network and no file. It answers in codes alone and drops each text with its answer."""
+"""The detector. After its seal it has no network and no file; it answers in codes alone and drops each text."""
 
 import socket
 from itertools import pairwise

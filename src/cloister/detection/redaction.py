@@ -1,6 +1,4 @@
-"""Finds the secrets of a text, for obfuscation: tiers 1 and 2 as spans with a category. Keeps no text.
-Every secret costs λ substitutes, so a word must be more likely private than not (`SURE`); words between two such words
-belong to them if they may be private (`LIKELY`)."""
+"""A text's secrets as spans, for obfuscation; keeps no text. Each costs λ substitutes, so a word must be `SURE`."""
 
 import re
 from codecs import lookup

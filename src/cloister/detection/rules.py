@@ -1,5 +1,4 @@
-"""Tier 1: patterns and word lists, matched in one pass by Hyperscan, in time linear in the text (SafeKV §V-B.1).
-Rules come from TOML: those shipped (`rules.toml`), and an operator's own, signed (`signed_rules`)."""
+"""Tier 1: patterns and words in one linear pass by Hyperscan (SafeKV §V-B.1), shipped or an operator's own, signed."""
 
 import re
 import tomllib
@@ -25,8 +24,7 @@ _Word = Annotated[str, Meta(min_length=2, max_length=200)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """`run`: digits, classified by `checksums.kind_of_digits`. `secret`: which part of a match is the secret
-    (`redaction`)."""
+    """`run`: digits, by `checksums.kind_of_digits`. `secret`: the secret part of a match (`redaction`)."""
 
     id: _Name
     category: _Name

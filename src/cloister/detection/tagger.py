@@ -1,10 +1,4 @@
-"""Tier 2: a small tagger of words, trained by `cloister_bench.tagger.train` (SafeKV §V-B.2 uses a model of a billion
-parameters).
-
-    words → sums of hashed features → three dilated convolutions → for each word: not private, or a category
-
-Several small nets, whose logits are averaged, run by numpy on one core. Each sees at most fourteen words to each side.
-"""
+"""Tier 2 (SafeKV §V-B.2): hashed features of words → three dilated convolutions → a category, or not private."""
 
 from functools import cache
 from importlib.resources import files

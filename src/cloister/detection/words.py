@@ -1,5 +1,4 @@
-"""A text cut into words for the tagger, each with hashed features, by table lookups over the whole text.
-A word is a run of letters, a run of digits, one ideograph or one sign."""
+"""A text cut into words (runs of letters, of digits, one ideograph, one sign) with hashed features."""
 
 import unicodedata
 from functools import cache

@@ -11,12 +11,10 @@ from cloister.messages.types import Partition, SamplingParams, SilentRepr
 
 
 class EngineRequest(SilentRepr, Struct, frozen=True):
-    """A request as the engine takes it. `tenant` is for fairness, and for whose cached blocks are found. The first
-    `public` tokens are one segment; the last `answered` are an answer's, given again, and are computed exactly as
-    decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found.
-    `partitions` has an entry for each sequence whose private span is in a vault: the prompt then holds public tokens
-    alone, and may be empty. `compact` allows a vault to approximate the keys and values of a request's several prompts
-    (vault.compact). `made`: of each partition, the tokens after its first that another process computed."""
+    """The first `public` tokens are one segment; the last `answered`, an answer's, are computed as decoding did. `salt`
+    and `policy` bound reuse; `tenant` is for it and for fairness. Each of `partitions` has its private span in a vault:
+    the prompt is public then, or empty. `compact`: a vault may approximate several prompts (vault.compact). `made`: of
+    each partition, tokens after its first that another process computed."""
 
     request_id: int
     tenant: str

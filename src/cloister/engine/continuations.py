@@ -1,5 +1,4 @@
-"""Next-token log-probabilities for many continuations of one beginning, whose keys and values are computed once.
-A continuation that grows in several ways is copied, not recomputed. Release wipes all blocks."""
+"""Log-probabilities for many continuations of one beginning, computed once; a branch copies. Release wipes blocks."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence

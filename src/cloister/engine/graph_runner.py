@@ -1,8 +1,6 @@
-"""A runner for devices that replay a recorded step in one launch (CUDA graphs), at fixed row counts and table widths.
-A step of few tokens is padded to the next bucket with copies of its first row, which write the same values to the same
-slots. A layer writes all keys and values before any row attends, so tokens of a short prompt are rows like any others.
-Rows are batch-invariant: recorded and unrecorded steps give the same logits, bit for bit. Only recorded steps query
-vaults, with one row per slot: tokens that query are computed one at a time, after all others."""
+"""A runner for devices that replay recorded steps (CUDA graphs) at fixed sizes: a step is padded with copies of its
+first row. Rows are batch-invariant: recorded or not, logits are the same, bit for bit. Only recorded steps query
+vaults, one row a slot: tokens that query come one at a time, after all others."""
 
 from bisect import bisect_left
 from collections import deque
@@ -126,8 +124,7 @@ Numbered = tuple[int, Chunk]
 
 
 def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[list[Numbered]]]:
-    """Parts of chunks before their first vault query; and rounds of single tokens, none of which queries a slot twice.
-    Decoded tokens without a query join the first round, so that the weights are read once."""
+    """Parts before chunks' first vault query; then rounds of single tokens, no slot twice. Others join the first."""
     quiet: list[Numbered] = []
     queues: list[deque[Numbered]] = []
     for index, chunk in enumerate(chunks):

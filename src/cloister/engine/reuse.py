@@ -1,7 +1,6 @@
-"""What sequences take from the prefix cache and give to it, with counts by policy.
-Answers become pages of the next turn's prompt (SafeKV §VI: insert after decoding). An answer is decoded as another
-segment, so that levels agree (compute.layout.Layout); in a prompt its keys have other bits. So it is computed again, as
-a prompt, while the engine has no request. Until then a turn holds tokens, but no block."""
+"""What sequences take from the prefix cache and give to it. An answer becomes pages of the next prompt (SafeKV §VI):
+decoding gave its keys other bits (compute.layout.Layout), so it is computed again, as a prompt, when the engine is
+idle. Until then a turn holds tokens, but no block."""
 
 from collections import Counter
 from collections.abc import Sequence as Items

@@ -1,10 +1,7 @@
-"""From logits to tokens, for a whole batch at once, on whatever device the logits are.
-Order of operations for each row: repetition, frequency and presence penalties; logit_bias; then the greatest logit if
-greedy (temperature 0), else temperature; top-k; top-p of what is left; min-p; and a draw by the inverse of the
-cumulative distribution at u(seed, output index): in order of rank where a filter is on, else in order of token id,
-which is the same distribution without a sort. Logprobs are of the logits before all of that.
-A row's token and logprobs depend only on its own logits, tokens and parameters, bit for bit: every operation is
-elementwise or exact (comparisons, integer sums). One synchronisation with the device per call."""
+"""From logits to tokens, for a batch at once: repetition, frequency and presence penalties; logit_bias; greedy, or
+temperature, top-k, top-p, min-p, and a draw by the inverse cumulative distribution at u(seed, output index), by rank
+where a filter is on, else by token id. Logprobs are of the logits before all of that. A row depends on itself alone,
+bit for bit: operations are elementwise or exact. One synchronisation with the device per call."""
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass

@@ -1,16 +1,11 @@
-"""Decides what the next step computes: iteration-level batching with chunked prefill, fair among tenants.
-Each step first continues the sequences that decode, then prefills in chunks with the rest of the token budget. While
-several tenants are active, steps are short, so that one tenant's prompt does not delay another's token (pace.Pace).
-Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, the
-youngest sequence of the tenant most served is preempted: its blocks are freed, its tokens kept, and it is recomputed
-later. Each segment of a sequence's layout has separate blocks, so the answer's first token begins a block. A link
-carries a bounded number of rows in a step; a sequence that finds its link full waits for a later step.
-The scheduler handles neither logits nor sampling parameters.
-Why every sequence ends: a sequence enters with blocks for all its tokens, so it yields a token before it can be
-preempted because its own blocks run out, and a sequence that preempts another yields one too. A tenant that displaces
-others enters at once, stays within an equal share, and displaces only tenants above their share that were served more,
-so two tenants cannot displace each other in turn. A full link has given some sequence a row. And any single sequence
-fits the pool."""
+"""What the next step computes: decoding first, then chunks of prefill, fair among tenants. While several tenants are
+active, steps are short (pace.Pace). The tenant least served is next (ServiceMeter), never by prefix match or prompt
+length. When blocks run out, the youngest sequence of the tenant most served is preempted: it keeps its tokens and is
+recomputed. A sequence that finds its link full waits for a later step. Why every sequence ends: it enters with blocks
+for all its tokens, so it yields a token before it can be preempted because its own blocks run out, and one that
+preempts another yields one too. A tenant that displaces others enters at once, stays within an equal share, and
+displaces only tenants above theirs that were served more: two cannot displace each other in turn. A full link has given
+some sequence a row. Any single sequence fits the pool."""
 
 import math
 import time

@@ -12,9 +12,8 @@ from cloister.prefix.base import PrefixKey
 
 
 class Group:
-    """The sequences of a request that has several. They end together, with equally many tokens. A stopped sequence goes
-    on until all have stopped or one may not grow, and its later tokens are not used. So an observer that counts tokens
-    does not see where each sequence stopped."""
+    """A request's sequences. They end together with equally many tokens: a stopped one goes on, unused, until all have
+    stopped or one may not grow, so that a count of tokens does not show where it stopped."""
 
     def __init__(self, size: int) -> None:
         self._size = size

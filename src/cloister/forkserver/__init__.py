@@ -1,2 +1,1 @@
-"""The fork server: the service and all vaults are forked from it, with everything imported, mapped and read. No user's
-data reaches it. It has one thread: others would not survive a fork."""
+"""Forks the service and all vaults, all imported, mapped and read. No user's data; one thread, as forks need."""

@@ -1,8 +1,5 @@
-"""What all children share, and each one's life: enter its own namespaces, prepare its role, seal itself, then speak.
-Threads start after `enter_own` and before `seal`; a user's data comes after it. A service that fails before that
-reports the error; a vault just ends, and the controller sees its socket close."""
-
-from __future__ import annotations
+"""Each child's life: its own namespaces, its role, its seal, then it speaks. Threads start before `seal`, users' data
+after. A service's failure before that is reported; a vault just ends."""
 
 import os
 import socket
@@ -79,7 +76,7 @@ class PreloadedModel:
         if self.device.can_share(self.decoder):
             self.device.share(mps_folder, self.settings.attention_processes)
 
-    def opened(self, role: Role, weights: int | None) -> tuple[PreloadedModel, int | None]:
+    def opened(self, role: Role, weights: int | None) -> "tuple[PreloadedModel, int | None]":
         """The model where the child will compute, and a descriptor of the device's weights for others."""
         self.device.open(role)
         if self.device.survives_fork:

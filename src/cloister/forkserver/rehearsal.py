@@ -1,5 +1,4 @@
-"""One small request of each kind before the first fork: a sealed child can open no file, so whatever Python or torch
-load on first use must have been used before. Most are played without the model, since a pass through it takes long."""
+"""One small request of each kind before the first fork: a sealed child opens no file, so all must be loaded already."""
 
 import itertools
 from collections.abc import Sequence

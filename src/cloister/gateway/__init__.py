@@ -1,2 +1,1 @@
-"""The HTTP edge: the OpenAI-compatible API, API keys, limits, metrics and the chat page. It reads prompts at the levels
-that let the provider read them; at the others it passes bytes on. It logs no user content."""
+"""The HTTP edge. It reads prompts at levels that permit it, else passes bytes on. It logs no user content."""

@@ -1,6 +1,4 @@
-"""How an answer is written and sent: whole, or as server-sent events. Raw ASGI, because every token passes here.
-On a beat from the request's arrival events leave in one size: moments and sizes tell how long the answer took and no
-more (McDonald and Bar Or, "Whisper Leak", 2025)."""
+"""How an answer is sent. On a beat events have one size: sizes and moments tell its duration alone ("Whisper Leak")."""
 
 import asyncio
 import secrets

@@ -1,5 +1,4 @@
-"""One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text. A Knuth-
-Morris-Pratt automaton follows each stop string, so that no part of one is let through."""
+"""One choice: tokens become text with logprobs; no part of a stop string is let through (Knuth-Morris-Pratt)."""
 
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field

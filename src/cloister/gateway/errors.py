@@ -1,5 +1,4 @@
-"""How errors leave the server: a status, headers and OpenAI's error shape. Only Cloister's own messages go out: an
-unexpected exception's message may quote a prompt, so only its type and line are logged."""
+"""How errors leave: in OpenAI's shape. Other exceptions may quote a prompt: only type and line are logged."""
 
 import builtins
 import logging

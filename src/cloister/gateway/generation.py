@@ -1,5 +1,4 @@
-"""All choices of one request, generated at once and read as one sequence of events. Once the backend has a job, this
-module keeps no reference to its prompt; an ended answer is remembered by numbers and names only."""
+"""All choices of one request as one sequence of events. Once the backend has the job, no reference to its prompt."""
 
 import asyncio
 import time

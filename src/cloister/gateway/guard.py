@@ -1,5 +1,4 @@
-"""The outermost layer of the application (an id and a count for each request, errors as responses), and limits on
-bodies. Raw ASGI, because every streamed token passes it."""
+"""The application's outermost layer (an id and a count, errors as responses), and limits on bodies. Raw ASGI."""
 
 import asyncio
 import re

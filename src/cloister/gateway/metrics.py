@@ -1,5 +1,4 @@
-"""The totals of /metrics, over all tenants. With a keys file they change every COARSE_S seconds, in large steps, so
-that a request's length or a single cache hit cannot be read from them."""
+"""The totals of /metrics. With a keys file they change every COARSE_S, in large steps: no single request shows."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator

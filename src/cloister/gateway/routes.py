@@ -90,8 +90,7 @@ class LabelledBlock(msgspec.Struct):
 
 
 class ChoiceView(msgspec.Struct):
-    """What the provider's process has of one choice. A row is one query, or one contribution, of one layer. The cache
-    had `found` of the prompt's tokens, `found_shared` of them in blocks shared between tenants."""
+    """What the service's process has of a choice. A row: one layer's query or answer. `found_shared`: of others."""
 
     index: int
     known: bool

@@ -1,6 +1,5 @@
-"""The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know. Unknown fields of a
-body are refused: one may be a misspelt `protection`. Each body has a second form for sealed requests: in the prompts'
-place is their number. Only the sealed API sets it in a request's scope."""
+"""The bodies of requests (OpenAI's API, vLLM's extras). Unknown fields are refused: one may be a misspelt `protection`.
+Sealed ones have a prompt's number, which only the sealed API sets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

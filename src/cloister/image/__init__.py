@@ -1,2 +1,1 @@
-"""A release as a machine: an image that is the same wherever it is built, and what a launch of it measures, from
-files."""
+"""A release as a machine: an image that is the same wherever it is built, and what a launch measures."""

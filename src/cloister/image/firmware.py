@@ -1,5 +1,4 @@
-"""OVMF and the table that ends 32 bytes before its end (edk2, OvmfPkg/ResetVector). Entries are read backwards: data,
-length (of the whole entry), GUID."""
+"""OVMF and the table that ends 32 bytes before its end (edk2 ResetVector), read backwards: data, length, GUID."""
 
 import struct
 from collections.abc import Iterator

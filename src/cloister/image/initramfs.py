@@ -1,6 +1,4 @@
-"""A release's image, an uncompressed cpio (newc) of a root folder, the release's files and /init: the same inputs give
-the same bytes anywhere. Names are sorted, nothing has an owner or a time. Reading one back compares source and /init
-with the release, not the rest of the root folder."""
+"""A release's image, a cpio (newc) without owners or times. Reading back compares source and /init with the release."""
 
 import hashlib
 import os

@@ -1,6 +1,4 @@
-"""The launch digest of an SEV-SNP guest (AMD, SEV-SNP Firmware ABI, §8.17; APM vol. 2, table B-4), page by page from
-zeros: digest ← SHA-384(digest ‖ SHA-384(page) ‖ length, type, permissions ‖ address). First the firmware's pages, then
-those its table asks for, then each processor's first registers, which monitors set differently."""
+"""The launch digest of an SEV-SNP guest (Firmware ABI §8.17; APM vol. 2, table B-4): firmware, its table, registers."""
 
 import hashlib
 import struct

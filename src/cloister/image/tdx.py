@@ -1,6 +1,5 @@
-"""The registers of a TD that QEMU starts with a given kernel: MRTD (Intel TDX Module ABI: TDH.MEM.PAGE.ADD,
-TDH.MR.EXTEND), RTMR1 (for OVMF before edk2-stable202505) and RTMR2. RTMR0 depends on QEMU's version and every device:
-it is taken from the event log of such a machine, whose quote was verified."""
+"""A TD's MRTD (TDH.MEM.PAGE.ADD, TDH.MR.EXTEND), RTMR1 (OVMF before edk2-stable202505) and RTMR2. RTMR0 is taken from
+the event log of a machine whose quote was verified."""
 
 import hashlib
 import struct

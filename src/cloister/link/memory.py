@@ -1,7 +1,4 @@
-"""A link's memory: layout (the Python twin of link.h), mapping, waiting, making. Two memfds of fixed size.
-Each is writable through one descriptor only. The controller makes them."""
-
-from __future__ import annotations
+"""A link's memory (the Python twin of link.h): two memfds of fixed size, each writable through one descriptor only."""
 
 import ctypes
 import fcntl
@@ -144,7 +141,7 @@ class LinkShape:
     def head(self) -> bytes:
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
-    def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
+    def map(self, question: int, answer: int, *, asks: bool) -> "tuple[Mapping, Mapping]":
         """In the region for links: a sealed process can sleep on no word elsewhere. Each side writes one piece."""
         pieces = (
             Mapping(question, self.question_bytes, writable=asks, region=links()),

@@ -19,8 +19,7 @@ class Preload(Start, frozen=True):
 
 
 class Spawn(Message, frozen=True):
-    """Controller → fork server, with the child's control socket; a vault's link (and `weights` on a device),
-    or the memory of an attention process's links, one for each of its `slots`."""
+    """With a control socket, and a vault's link (and `weights` on a device) or an attention process's `slots`."""
 
     child: ChildId
     role: Role

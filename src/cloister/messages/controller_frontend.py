@@ -65,9 +65,8 @@ class Serving(Ready, frozen=True):
 
 
 class Ask(RequestMessage, frozen=True):
-    """Frontend → controller: serve this prompt in a vault, which a tenant's requests with one `session` share. With
-    `keep` it outlives them until it is idle for too long or EndSession comes. `group`, from the keys file, puts tenants
-    that trust each other into one vault (Petridish §7.2). `also` are more answers to the same prompt."""
+    """Serve this prompt in the vault of a tenant's `session`. With `keep` it outlives its requests until idle too long
+    or EndSession; a `group` shares it (Petridish §7.2). `also`: more answers."""
 
     tenant: Name
     level: PrivateLevel
@@ -82,8 +81,7 @@ class Ask(RequestMessage, frozen=True):
 
 
 class SubmitTokens(RequestMessage, frozen=True):
-    """Frontend → controller, at `open` and `shared`. `salt` keeps blocks apart; `also`: more answers; the prompt's
-    `text` and its blocks' `ends` are for the detector."""
+    """At `open` and `shared`. `salt` keeps blocks apart; `also`: more answers; `text` and `ends` go to the detector."""
 
     tenant: Name
     prompt: PromptTokens
@@ -110,9 +108,8 @@ class AskView(RequestMessage, frozen=True):
 
 
 class View(RequestMessage, frozen=True):
-    """Controller → frontend: what the service has received and made of one request, by the controller's own books. The
-    vault's contributions stay in the service: they suffice to solve for the prompt. At `obfuscated` there are several
-    `streams`. A code for each block of the prompt as in controller_detector.Labels."""
+    """What the service got and made of a request, by the controller's books, without a vault's contributions: they
+    suffice to solve for the prompt. A code for each block of the prompt as in controller_detector.Labels."""
 
     known: bool
     prompt: tuple[int, ...] = ()

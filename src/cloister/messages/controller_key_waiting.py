@@ -1,5 +1,4 @@
-"""Between the controller and key waiting, which listens in the gateway's place until the key of sealed weights
-comes."""
+"""Between the controller and key waiting, which listens in the gateway's place until the weights' key comes."""
 
 from typing import Annotated
 

@@ -1,5 +1,4 @@
-"""Between the controller and the sealed API, which gets the keys of the inner request and of the answer, and no
-prompt."""
+"""Between the controller and the sealed API, which gets the inner request's and the answer's keys, no prompt."""
 
 from typing import Annotated, Literal
 

@@ -102,8 +102,7 @@ class Paused(Message, frozen=True):
 
 
 class PublicPrefix(RequestMessage, frozen=True):
-    """Controller → service: these first tokens are public, the `registered` ones because they are registered. If not
-    `final`, another may follow with more."""
+    """Controller → service: the first public tokens, and of these the registered. If not `final`, more may follow."""
 
     public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
     registered: Annotated[int, Meta(ge=0, le=1_048_576)] = 0

@@ -47,8 +47,7 @@ class Answered(RequestMessage, frozen=True):
 
 
 class Claimed(RequestMessage, frozen=True):
-    """Controller → vault: the service says that these tokens come next, or that the answer ends (no tokens). The vault
-    computes them again."""
+    """Controller → vault: compute again these tokens, which the service says come next, or the end (none)."""
 
     tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_CLAIMED)]
     sequence: SequenceNumber = 0
@@ -107,9 +106,8 @@ class Prefilled(RequestMessage, frozen=True):
 
 
 class Verified(RequestMessage, frozen=True):
-    """Vault → controller: what honestly comes next, as far as the service's claims go, up to the first that differs.
-    `finish` comes once, with the last tokens of the last sequence. `asked_otherwise`: the service queried the vault for
-    something else."""
+    """Vault → controller: what honestly comes next, up to the first difference. `finish`: once, with the last tokens.
+    `asked_otherwise`: the service queried the vault for something else."""
 
     tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_CLAIMED)]
     logprobs: tuple[TokenLogprob, ...] | None = None

@@ -1,5 +1,4 @@
-"""Length-prefixed msgpack frames over a stream, each a tuple of messages of one typed union. A frame that is too long,
-does not decode, or is of the wrong type raises ProtocolError; the stream is then dead."""
+"""Length-prefixed msgpack frames of one typed union. A bad or long one raises ProtocolError: the stream is dead."""
 
 import struct
 from typing import Generic, TypeVar

@@ -54,9 +54,7 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens(RequestMessage, frozen=True):
-    """New tokens of one request, in order; a stop token is among them. `prompt_logprobs`, of all prompt tokens but the
-    first, come in pieces. Several sequences end together: `finish` comes once, with the last tokens of the last of
-    them. `cached` and `shared` (found computed, found in public blocks) come once, with the first tokens."""
+    """`prompt_logprobs` come in pieces; `finish` once, with the last tokens; `cached` and `shared` once, at first."""
 
     tokens: tuple[TokenId, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
@@ -87,10 +85,8 @@ class Reuse(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stats(Message, frozen=True):
-    """Service → controller → frontend: totals over all tenants, for operators alone. `evictions`: of pages.
-    `seconds`: by phase of the service's layers (compute.base.PHASES) and of its steps. `vault_ready_ms`: of the last
-    vault, from order to seal; `vault_wait_ms`: from its session's beginning to the seal, 0 where a spare one was
-    waiting."""
+    """Totals over all tenants, for operators alone. `seconds` by phase (compute.base.PHASES) and of steps.
+    `vault_ready_ms`: from order to seal; `vault_wait_ms`: from the session's beginning, 0 where a spare was waiting."""
 
     running: int = 0
     waiting: int = 0

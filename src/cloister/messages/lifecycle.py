@@ -1,5 +1,4 @@
-"""Messages that are the same on every wire: alive, not started, failed. Only messages of CloisterError travel; of any
-other exception its type and place, since libraries put their input into their messages."""
+"""Alive, not started, failed. Only CloisterError's messages travel: libraries put their input into theirs."""
 
 from typing import Annotated
 

@@ -1,5 +1,4 @@
-"""The wire of a vault on another machine: controller → server bridge → vault bridge → vault host, with the doorkeeper
-that forks vault bridges."""
+"""A vault on another machine: controller → server bridge → vault bridge (doorkeeper) → vault host."""
 
 from typing import Annotated, Literal
 

@@ -1,5 +1,4 @@
-"""A prompt as bytes, on its way to the process that may read it. One that its user sealed stays sealed up to the vault;
-the controller adds the key."""
+"""A prompt as bytes for its reader. A sealed one stays sealed up to the vault; the controller adds the key."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal

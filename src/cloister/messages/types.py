@@ -49,9 +49,9 @@ class RequestMessage(Message, frozen=True):
 
 
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
-    """temperature 0 is greedy; top_k 0 and top_p 1 are off. `logprobs`: alternatives to report beside the chosen token
-    (0: it only). The draw for output token t depends on `seed` and t alone. A seed of None is drawn by the process
-    that reads the prompt. `mpc_reveal`: what is opened to the prompt's holder."""
+    """temperature 0 is greedy; top_k 0 and top_p 1 are off. Token t's draw depends on `seed` and t alone; None is drawn
+    by the process that reads the prompt. `logprobs`: alternatives beside the chosen token (0: it only). `mpc_reveal`:
+    what is opened to the prompt's holder."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0

@@ -1,6 +1,4 @@
-"""A transformers model put together from parts: products for its linear layers, tensors for norms and embeddings.
-Refused: matrices anywhere else (fused experts, convolutions), whose products would not be batch-invariant; tensors that
-the model does not use, or that transformers would compute from several stored ones."""
+"""A transformers model from parts. Refused: matrices whose products are not batch-invariant, and unused tensors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

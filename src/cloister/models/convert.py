@@ -1,6 +1,5 @@
-"""A converted model's folder: made from a GGUF file, all or nothing, with a manifest of every file's SHA-256. A child
-process converts (gguf_converter.py): Python cannot interrupt the libraries, and Ctrl-C must end the command at once.
-The folder gets its name when every byte is on the disk; the next conversion removes a killed one's."""
+"""A GGUF file's folder, named when every byte is on the disk, with each file's SHA-256. A child process converts, as
+Ctrl-C must end the command at once; the next conversion removes a killed one's."""
 
 import os
 import shutil

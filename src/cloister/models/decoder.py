@@ -1,5 +1,4 @@
-"""The contract of a loaded model: what a decoder offers, and the named parts it is built from. It knows neither
-sequences nor sampling, nor whether parts are packed now or come from a sealed memory file (`sealed.py`)."""
+"""The contract of a loaded model, in named parts, packed or sealed (`sealed.py`). Knows no sequence, no sampling."""
 
 import re
 from abc import ABC, abstractmethod

@@ -1,5 +1,4 @@
-"""The Llama family (Llama, Mistral, Qwen2, Qwen3 …) with fused projections: three kernel calls a layer. A tied
-embedding reads the packed output layer. Rotary angles are transformers' own formulas for every static scaling."""
+"""The Llama family, three kernel calls a layer. A tied embedding reads the packed output; angles as transformers'."""
 
 from typing import Any
 

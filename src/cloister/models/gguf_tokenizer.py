@@ -1,6 +1,4 @@
-"""A GGUF file's tokenizer as Hugging Face's files, by the rules of llama.cpp's src/llama-vocab.cpp
-(`llama_vocab::impl::load` and `tokenize`). Corrects what transformers leaves out (begin and end tokens, the space
-before a text) and removes tokens that the model has no row for."""
+"""A GGUF file's tokenizer as Hugging Face's files, by llama.cpp's rules (`llama_vocab::impl::load`, `tokenize`)."""
 
 import json
 from collections.abc import Callable
@@ -65,8 +63,7 @@ class GgufTokenizer:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The file's end ids, then llama.cpp's by name (`is_eog`). <|endoftext|> counts only where the file also names
-        it as begin or padding, as Qwen's do: for SmolLM2 it is the unknown token."""
+        """The file's ids, then llama.cpp's (`is_eog`). <|endoftext|> only where it is begin or padding too (Qwen)."""
         said = [self._id(kind) for kind in ("eos", "eot", "eom")]
         known = _ENDS - {"<|end|>"} if set(self._names) >= _HARMONY else _ENDS
         found = [at for at, name in enumerate(self._names) if name in known and at in self._special]
@@ -105,8 +102,7 @@ class GgufTokenizer:
         return self._named | {at for at, kind in enumerate(self._types) if kind in (_CONTROL, _USER_DEFINED)}
 
     def _correct_tokens(self, described: dict[str, Any]) -> None:
-        """Remove tokens that are not the file's (they would lie behind the model's last row); make its begin and end
-        tokens special, and control tokens that transformers takes for words (<｜User｜> of DeepSeek's distillates)."""
+        """Remove tokens behind the model's last row; mark begin, end and control tokens (<｜User｜>) as special."""
         added = {token["id"]: token for token in described["added_tokens"] if token["id"] < len(self._names)}
         vocabulary = described["model"]["vocab"]
         spelled = {token: name for name, token in vocabulary.items()}

@@ -1,6 +1,5 @@
-"""Any transformers decoder-only model, its own forward untouched, with packed linear layers and our paged attention.
-One spare row comes last: torch's elementwise loops treat a tensor's last few elements differently. oneDNN is off: it
-writes machine code for every new shape, which a sealed process may not, and its results depend on the shape."""
+"""A transformers decoder, forward untouched, with packed layers, paged attention, and a spare row: torch treats last
+elements differently. oneDNN is off: a sealed process may write no machine code, and it depends on the shape."""
 
 import copy
 import itertools
@@ -51,8 +50,7 @@ class Windows:
 
 
 def _identity(value: Any) -> Any:
-    """A mask function's code with the numbers and functions that it encloses: windows of different lengths share code.
-    Tensors do not count: they hold the batch's padding, of which we have none."""
+    """A mask function's code and what it encloses, without tensors, which hold padding: windows share code."""
     if isinstance(value, torch.Tensor):
         return torch.Tensor
     if isinstance(value, tuple | list):

@@ -1,6 +1,4 @@
-"""From a model's config.json and its parts to a decoder: the fused one for the Llama family, else the hooked one. No
-decoder serves before two sequences had the same logits, bit for bit, alone and together: a model that mixes rows would
-tell one tenant what another wrote."""
+"""From config.json and parts to a decoder. One that mixes rows is refused: it would tell tenants others' words."""
 
 from collections.abc import Sequence
 from typing import Any

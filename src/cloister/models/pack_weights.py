@@ -1,5 +1,4 @@
-"""The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into a memory file and ends. It sees
-a model and settings, never a prompt. Its caller seals the file."""
+"""The packer: packs a model's weights into a memory file, which its caller seals, and ends. It sees no prompt."""
 
 import socket
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Parts in a sealed memory file: packed once, mapped read-only by every process; a write through a view ends it. The
-file is a header of 64 bytes (magic, version, place, length and SHA-256 of the index), the tensors' bytes, and an index:
-JSON, from names to dtypes, shapes and offsets. It belongs to one kind of kernels and one start of the server."""
+"""Parts in a sealed memory file: packed once, mapped read-only. Header (64 bytes: magic, version, index's place, length
+and SHA-256), tensors, index (JSON). It belongs to one kind of kernels and one start of the server."""
 
 import ctypes
 import hashlib

@@ -1,5 +1,4 @@
-"""From what a user calls a model to a folder on this machine: a folder, a GGUF file, a local name, a hub id, or the
-default. Reads its config.json, but no weights, and imports neither torch nor transformers."""
+"""From a model's name to a folder here: a folder, GGUF file, local name, hub id, or the default. Without torch."""
 
 import json
 import re
@@ -239,8 +238,7 @@ def _quantised(folder: Path, method: str) -> ModelUnsupported:
 
 
 class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Read without transformers, whose import takes seconds; fields by its names. Only the last three have defaults:
-    others differ between models and versions."""
+    """Read without transformers, a slow import. Defaults only where models and versions do not differ."""
 
     model_type: Literal["llama"]
     hidden_act: Literal["silu"]

@@ -1,5 +1,4 @@
-"""A model's tensors by name, over mapped safetensors files. Writes such files without the `safetensors` package, which
-wants all tensors in memory at once. Does not know architectures."""
+"""Tensors by name, over mapped safetensors files; writes such files without holding all tensors at once."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""The contract of a prefix cache, which decides by tenant, salt, policy and tokens alone.
-It has no part in the order of requests: a scheduler that prefers hits reveals one tenant's prompts to another."""
+"""The contract of a prefix cache. It orders no requests: to prefer hits would reveal a tenant's prompts to others."""
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +13,7 @@ AFTER_PUBLIC = 1 << 30  # added to tokens after a public span: no vocabulary is 
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """How positions fall into pages of `size` tokens, each in one block; the first `public` tokens are one segment.
-    Keys after a public span depend on where it ended (compute.layout.Layout), so its last page is padded, and tokens
-    after it get other numbers."""
+    """Pages of `size`; the `public` segment's last is padded: later keys depend on its end (compute.layout.Layout)."""
 
     public: int
     prompt: int
@@ -106,9 +103,8 @@ class PrefixKey:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks of a key's first pages; the first `public` are visible to all tenants. Usage says that the first `shown`
-    were found, and names the first `shared` of them as others' (without a grid of first tokens). They are
-    retained in the pool for the caller, which releases them and must not write to them."""
+    """Blocks of first pages, `public` ones for all tenants. Usage says `shown` were found, `shared` of them others'.
+    Retained for the caller, which releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0

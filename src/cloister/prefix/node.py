@@ -1,6 +1,4 @@
-"""Nodes of the prefix tree (runs of whole pages), and the namespaces that see them: one tenant under one salt.
-Namespaces and tenants are held weakly; SafeKV (§VI-A: `creator_id`) keeps
-the first tenant with a right to a shared node alone; then a node goes although others still use it."""
+"""Nodes of the prefix tree; namespaces (tenant, salt), held weakly. SafeKV (§VI-A) keeps the first tenant alone."""
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush

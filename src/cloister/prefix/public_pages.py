@@ -1,7 +1,5 @@
-"""Which pages are public: by registration (templates, token ids without text), or by evidence, since many accounts
-sent this very page (with all before it) already. Such a page is shared when n + Laplace(1/ε) > T. The noise belongs to
-the page for ever: a keyed PRF of its content, which neither eviction nor a restart draws again. One account changes n
-by at most 1, so whether one page is shared is ε-private."""
+"""Pages that are public: registered, or sent by many accounts: n + Laplace(1/ε) > T. The noise is a keyed PRF of the
+page, drawn once for ever. One account changes n by at most 1: whether a page is shared is ε-private."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,6 @@
-"""The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
-A page without a label is private, and a late label costs hits only. A request finds and touches public pages inside its
-own public span only: if a private prompt touched public pages, the tenant that planted them could see it in their
-eviction."""
+"""The service's prefix cache: a radix tree with visibility per tenant (SafeKV §VI). An unlabelled page is private. A
+request touches public pages within its public span alone: else their planter could see a private prompt in
+evictions."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
-"""The radix tree over pages: search, split, path compression, publication (§VI). It moves no keys and values.
-Every path is public nodes first, then private nodes of one namespace, so a request that may not see a page cannot reach
-the pages below it. A node that changes leaves its eviction queue; the caller puts it back (EvictionOrder.push)."""
+"""The radix tree over pages (§VI). Every path is public nodes, then one namespace's private ones: what a request may
+not see, it cannot pass. A node that changes leaves its eviction queue; the caller puts it back."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
@@ -155,10 +154,8 @@ class Tree:
 
 
 class EvictionOrder:
-    """Which pages go first: the last pages of the least recently used nodes (SafeKV §VI-B2, §VI-B3). The paper orders
-    all nodes by the epoch of their last use. Then a tenant that loses a prompt learns that another tenant had a hit.
-    Here a tenant's hits order its own nodes only. Between tenants, the one with more than an equal share goes first,
-    then the one whose last request is older. Among equals, public nodes go first, then compressed chains."""
+    """Last pages of least recently used nodes first (SafeKV §VI-B2, §VI-B3). A tenant's hits order its own nodes alone,
+    or its loss would show others' hits. Between tenants: above an equal share, then the older last request."""
 
     def __init__(self, tree: Tree, in_use: Callable[[Node], bool]) -> None:
         self._public = tree.public.tenant

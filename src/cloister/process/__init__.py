@@ -1,2 +1,1 @@
-"""What every process is made of: started, hardened, spoken to, sealed and ended. It knows no models, prompts or
-levels."""
+"""What every process is made of: started, hardened, spoken to, sealed, ended. No models, prompts or levels."""

@@ -1,5 +1,4 @@
-"""A control socket in a process without an event loop: frames of one typed union, with descriptors beside them. A
-malformed frame, or unannounced descriptors, raise ProtocolError, and the endpoint is dead."""
+"""A control socket without an event loop. A malformed frame or unannounced descriptor is a ProtocolError, its end."""
 
 import array
 import os

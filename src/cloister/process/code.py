@@ -1,5 +1,4 @@
-"""The code a node runs, loaded once at its start by templates, which fork it for `start_module`. A template that ends
-takes its children with it: `lost` is then done, and the node stops."""
+"""A node's code, loaded once by templates, which fork it. A template that ends takes its children and the node."""
 
 import asyncio
 import itertools

@@ -1,6 +1,4 @@
-"""One control socket in the controller's loop: frames of one typed union, with descriptors beside them. Every fault (a
-malformed frame, a handler's ProtocolError, a peer that no longer reads or answers, a hang-up) ends it, and its owner is
-called once."""
+"""One control socket in the controller's loop. Every fault, a peer's silence too, ends it; its owner is called once."""
 
 import asyncio
 import logging

@@ -1,8 +1,5 @@
-"""How a command becomes a server: `cloister serve` → become → python -m cloister.controller FD → run_server. FD is a
-memory file with the settings, since any user of the machine could read arguments. The new process has an allocator that
-wipes freed memory. Signals that ask it to end wait until it can handle them."""
-
-from __future__ import annotations
+"""`cloister serve` → become → python -m cloister.controller FD → run_server. FD: a memory file, as arguments are
+readable by all. The allocator wipes freed memory. Signals wait until they can be handled."""
 
 import asyncio
 import logging
@@ -41,7 +38,7 @@ STOPPED_TWICE = 130
 
 def become(
     module: str,
-    settings: BaseModel,
+    settings: "BaseModel",
     name: str,
     path: Path,
     begun: float,

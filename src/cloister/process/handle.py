@@ -17,9 +17,8 @@ Ready = TypeVar("Ready", bound=msgspec.Struct)
 
 
 class Handle(Generic[Ready]):
-    """`ready` results in the process's first message, or raises `lost` or why it has not started. `on_end` is called
-    once if it hangs up, breaks the protocol, is stopped or silent (`patience`, by its name unless given); the owner
-    kills it then."""
+    """`ready` gives the first message, or raises `lost` or why it has not started. `on_end` is called once if it hangs
+    up, breaks the protocol or is silent; the owner kills it then."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""numpy's arrays in memory of Python's own allocator, which is overwritten when it is freed (hardening.py). By itself
-numpy keeps the memory of small arrays (below 1 KiB, seven of each size), with what was in it."""
+"""numpy's arrays in Python's allocator, which wipes (hardening.py). numpy itself keeps small arrays' content."""
 
 import ctypes
 from importlib import import_module

@@ -1,8 +1,6 @@
-"""`python … release_code.py FD MODULE …` is `python -m MODULE …` of a release's bytes; FD is a sealed memory file with
-its manifest. A source file is read once, compared with its hash and compiled; a package is accepted if its RECORD is
-the release's. An import of a file that neither names ends the process. This file uses the standard library alone, which
-is compared too, but the modules imported here have run by then. `SYSTEM` libraries are measured with the machine's
-image."""
+"""`python … release_code.py FD MODULE …` is `python -m MODULE …` of a release's bytes (FD: its manifest). A source file
+is read once, hashed, compiled; a package counts by its RECORD; any other import ends the process. The standard
+library's modules imported here run before they are compared. `SYSTEM`: measured with the machine's image."""
 
 import csv
 import hashlib

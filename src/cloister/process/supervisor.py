@@ -1,5 +1,4 @@
-"""Keeps a process running. Its owner starts it (`start`), cleans up after it (`clean_up`), and reports its end
-(`ended`)."""
+"""Keeps a process running. Its owner gives `start`, `clean_up` after it, and `ended`, called at its end."""
 
 import asyncio
 import logging

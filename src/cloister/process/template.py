@@ -1,6 +1,5 @@
-"""`python -m cloister.process.template FD ENTRY…` loads the code of these entries once, then forks them: code is not
-read from the disk again. No user's data reaches it. An entry is a module with `ROLE`, `main(control)` and perhaps
-`CODE`, the modules that `main` imports, and `load()`, which fetches code that is not Python's."""
+"""`python -m cloister.process.template FD ENTRY…` loads entries' code once and forks them, without a user's data. An
+entry has `ROLE`, `main(control)`, perhaps `CODE` (what `main` imports) and `load()`."""
 
 import os
 import socket

@@ -1,8 +1,5 @@
-"""Finds a process that exists but does no work: it was stopped (SIGSTOP), hangs, or loops for ever. Once it is ready it
-is pinged and answers from its main loop: a thread beside a dead loop does not count as life. Time counts only while the
-owner checks: a node that was suspended finds no process late for that reason."""
-
-from __future__ import annotations
+"""Finds a process that is stopped (SIGSTOP), hangs or loops: its main loop must answer pings, not a thread beside it.
+Time counts while the owner checks: a suspended node finds no process late."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +17,7 @@ class Patience:
     silent_s: float
     ask_every_s: float = 5.0
 
-    def beyond(self, work_s: float) -> Patience:
+    def beyond(self, work_s: float) -> "Patience":
         """For a process whose pieces of work may take `work_s`."""
         return replace(self, silent_s=self.silent_s + work_s)
 

@@ -1,5 +1,4 @@
-"""A model's chat template, the publisher's program, run in a sandbox: from messages to the text the model was trained
-on. What people wrote must not pass for what the template wrote (`Rendered`). It does not know token ids."""
+"""A model's chat template, run in a sandbox. What people wrote must not pass for what it wrote (`Rendered`)."""
 
 import json
 import re
@@ -45,8 +44,7 @@ class Rendered:
 
 
 class ChatTemplate:
-    """Only the template may use the token names in `reserved`. An assistant's earlier words may hold some of them (its
-    own `<think>`), but none of `reserved_for_assistant`."""
+    """Token names in `reserved` are the template's; an assistant may say some, no `reserved_for_assistant`."""
 
     def __init__(
         self,

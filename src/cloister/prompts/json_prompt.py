@@ -1,5 +1,4 @@
-"""Prompts as users write them in JSON (messages, a text, token ids): checked, and turned into messages.prompts. Gateway
-and vault use the same rules; errors hold no word of the user's. It knows neither HTTP nor keys."""
+"""Prompts in JSON, checked by gateway and vault with the same rules. Errors hold no word of the user's."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias

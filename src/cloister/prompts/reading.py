@@ -1,6 +1,5 @@
-"""A prompt becomes tokens here, and the public part of them: marked messages, up to the first `<confidential>` within.
-The mark stands beside a text, not in it: a pasted tag makes nothing public. Tags are exact, come in pairs and do not
-nest; others are refused, since a forgotten closing tag must never make a secret public. Keeps no prompt."""
+"""A prompt becomes tokens, and its public part: marked messages up to `<confidential>`. The mark stands beside a text:
+a pasted tag makes nothing public. Tags are exact and paired: a forgotten one must never make a secret public."""
 
 import re
 from collections.abc import Sequence
@@ -77,9 +76,8 @@ def _refusal(param: str, what: str) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReadPrompt:
-    """A prompt's tokens. The service may hold the first `public`, never all: those that the text before the first
-    private character gives on its own. Later ones would reveal it (Petridish §4: attention is causal). `marked`: the
-    request marked something as public, even if no token of it is."""
+    """The service may hold the first `public` tokens, never all: those that the text before the first private character
+    gives. Later ones would reveal it (Petridish §4). `marked`: the request marked something."""
 
     tokens: tuple[int, ...]
     public: int
@@ -137,8 +135,7 @@ class PromptReading:
         return self._checked(tokens, self._tokenizer.encode(before, add_special_tokens=True), "prompt")
 
     def _check_length(self, texts: Sequence[str], param: str) -> None:
-        """Refuse what cannot fit before seconds are spent on tokenising all of it. How a text goes on can change the
-        last few tokens of its beginning, never an eighth of them."""
+        """Refuse what cannot fit before all is tokenised: how a text goes on changes few tokens, never an eighth."""
         least = -(-sum(map(len, texts)) // self._longest_token)
         whole = "\n".join(texts)
         tried = _ALWAYS_READ * self._context

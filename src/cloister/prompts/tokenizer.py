@@ -1,5 +1,4 @@
-"""Text to token ids and back, chats included, from a model's folder; transformers only without a tokenizer.json. Starts
-no thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes."""
+"""Text to ids and back. Starts no thread; after `warm` it opens no file and imports nothing: for sealed processes."""
 
 import codecs
 import json
@@ -188,8 +187,7 @@ class Tokenizer:
     def render_chat_beside(
         self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
     ) -> tuple[list[int], list[int]]:
-        """The ids of a chat, and of the text that its rendering shares with its twin's, which has other private parts:
-        where private text begins to matter, however the template trims, moves or looks at it."""
+        """A chat's ids, and of the text it shares with its twin's, which has other private parts: there it matters."""
         ids, encode = self._encode_rendered(rendered := self._render(messages))
         try:
             other = self._render(twin).plain

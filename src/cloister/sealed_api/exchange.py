@@ -1,5 +1,4 @@
-"""Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out. An
-answer may be WINDOW_BYTES ahead of its reader. Keys are overwritten as soon as they have been used."""
+"""Sealed requests, opened for the ASGI application; answers sealed, WINDOW_BYTES ahead at most. Keys are wiped."""
 
 import asyncio
 import time

@@ -1,6 +1,5 @@
-"""Weights encrypted and signed at rest (Petridish §5): "CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed
-note) ‖ chunks, AES-256-GCM under a key derived from content key, salt and header. A chunk's nonce is its number and
-whether it is the last. Every chunk is authenticated before any byte of it is used."""
+"""Weights sealed at rest (Petridish §5): "CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (signed note) ‖ AES-256-GCM
+chunks; nonce: number and whether the last. No byte is used before its chunk is authenticated."""
 
 import base64
 import binascii

@@ -1,5 +1,4 @@
-"""The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
-`Service.run` opens no file, prints nothing, and makes no system call beyond messages, memory and futexes."""
+"""The service's loop, in one thread. `run` opens no file, prints nothing; system calls: messages, memory, futexes."""
 
 import os
 import socket

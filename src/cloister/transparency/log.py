@@ -1,5 +1,4 @@
-"""A log in a plain folder that any static web server can host: `checkpoint` (written last), `vkey`, `tile/…` (C2SP
-tlog-tiles), `manifest/<hex>` (see `proof`). Nothing in it is secret; the signing key is handed in."""
+"""A log in a plain folder, without secrets: `checkpoint` (written last), `vkey`, `tile/…` (C2SP), `manifest/<hex>`."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""A release's manifest: names and SHA-256 of its files, nothing else, so that the same tree gives the same bytes
-anywhere; its lock file of packages; and its entry in a log. A node's report is bound to `measurement`, the manifest's
-SHA-256."""
+"""A release's manifest (files' names, SHA-256 alone), lock file and log entry. Reports are bound to `measurement`."""
 
 import ast
 import hashlib

@@ -1,6 +1,5 @@
-"""RFC 6962 Merkle trees, and C2SP tlog-tiles on disk: `tile/<level>/<index>[.p/<width>]` has up to 256 hashes,
-`tile/entries/…` entries, each after its length in two bytes. Tiles beyond the size given are leftovers of a crash:
-overwritten, never read."""
+"""RFC 6962 Merkle trees, C2SP tlog-tiles: `tile/<level>/<index>[.p/<width>]`, `tile/entries/…` (after two bytes of
+length). Tiles beyond the size are leftovers of a crash: overwritten, never read."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

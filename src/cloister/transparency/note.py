@@ -1,5 +1,4 @@
-"""C2SP signed notes and their keys: Ed25519 for logs (0x01), timestamped cosignatures for witnesses (0x04). Keys are
-written `name+hash+base64` and `PRIVATE+KEY+name+hash+base64`."""
+"""C2SP signed notes: Ed25519 for logs (0x01), cosignatures (0x04). Keys: `[PRIVATE+KEY+]name+hash+base64`."""
 
 import base64
 import binascii

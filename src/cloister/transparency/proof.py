@@ -1,6 +1,5 @@
-"""The proof that a release is in a public log, and `verify_release`, which is pure: it fetches and writes nothing. The
-entry names version and measurement; the manifest, too large for C2SP's 64 KiB, lies beside it. Where Sigstore is
-accepted and there is no checkpoint, the checks `sigstore …` take the place of `log …`."""
+"""The proof that a release is in a log; `verify_release` is pure. The manifest lies beside the entry (C2SP's 64 KiB).
+With Sigstore and no checkpoint, the checks `sigstore …` take the place of `log …`."""
 
 import re
 import secrets

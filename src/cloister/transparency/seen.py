@@ -1,6 +1,5 @@
-"""A client's memory in one file, replaced whole: the last checkpoint of every log, and the log keys taken on first use.
-Without it a log could be forked or rolled back between two visits. What cannot be read is not guessed. A checkpoint
-must be verified before it is remembered."""
+"""A client's memory: each log's last verified checkpoint, log keys of first use. Without it a log could be forked or
+rolled back between visits. What cannot be read is not guessed."""
 
 import os
 import stat

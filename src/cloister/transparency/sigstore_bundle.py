@@ -1,6 +1,5 @@
-"""Sigstore bundles (v0.1 to v0.3, with inclusion proof), verified offline by the package `sigstore`: over the manifest,
-or over an in-toto statement that says it was built. Not verified: witnesses of Rekor's checkpoints. A certificate may
-name its issuer twice (1.3.6.1.4.1.57264.1.1 and …1.8): both must be the trusted one."""
+"""Sigstore bundles (v0.1 to v0.3), verified offline by `sigstore`, without Rekor's witnesses. A certificate may name
+its issuer twice (1.3.6.1.4.1.57264.1.1 and …1.8): both must be the trusted one."""
 
 from __future__ import annotations
 

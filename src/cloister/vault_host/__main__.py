@@ -1,5 +1,4 @@
-"""`cloister vault serve` becomes `python -m cloister.vault_host FD` in the same process; FD is a memory file with the
-settings. Nothing printed here comes from a prompt."""
+"""`cloister vault serve` becomes this; FD: a memory file with the settings. Nothing printed is a prompt's."""
 
 import asyncio
 from pathlib import Path

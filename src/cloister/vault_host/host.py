@@ -1,8 +1,5 @@
-"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket. In place of a channel key its
-evidence has the TLS certificate that this process made when it started. One vault computes at a time. A fork server
-that ends takes all vaults with it and is started again."""
-
-from __future__ import annotations
+"""The vault host: weights, fork server, doorkeeper. Its evidence has a fresh TLS certificate as channel key. One vault
+computes at a time; a fork server that ends takes all vaults and is started again."""
 
 import asyncio
 import itertools
@@ -54,7 +51,7 @@ class Connection:
         shape: LinkShape,
         forkserver: ForkServer,
         core_lease: LeaseKeeper,
-        on_end: Callable[[Connection], None],
+        on_end: "Callable[[Connection], None]",
         evidence_maker: EvidenceMaker,
     ) -> None:
         self.number, self._evidence_maker, self._forkserver, self._shape = number, evidence_maker, forkserver, shape

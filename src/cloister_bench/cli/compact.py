@@ -1,7 +1,5 @@
 """`cloister bench compact`: compact virtual prompts beside exact ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

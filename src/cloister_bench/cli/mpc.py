@@ -1,7 +1,5 @@
 """`cloister bench mpc`: what a token costs on secret shares."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

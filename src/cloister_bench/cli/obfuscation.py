@@ -1,7 +1,5 @@
 """`cloister bench obfuscation`: tables, JSON and plots of what `bench/obfuscation/` measures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -99,7 +97,7 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
         typer.echo(f"Left out: {'; '.join(results.skipped)}.", err=True)
 
 
-def _material(options: ObfuscationOptions, plan: Plan) -> Material:
+def _material(options: ObfuscationOptions, plan: Plan) -> "Material":
     from cloister.local_sampling import LocalModel
     from cloister_bench.obfuscation.adversaries import Adversaries, Letters, reader_of
     from cloister_bench.obfuscation.methods import Remembered, new_methods

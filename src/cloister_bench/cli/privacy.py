@@ -1,7 +1,5 @@
 """`cloister bench privacy`: what our best attackers get at each level, each beside a baseline that must succeed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`cloister bench sharing`: what sharing computed prompts saves on natural traffic, policy by policy."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +77,7 @@ def bench_sharing(options: SharingOptions) -> None:
     measure_suite(results, measure, options, tables, FIGURES)
 
 
-def _replay(results: Results, workload: Workload, reader: Reader, bars: Bars) -> None:
+def _replay(results: "Results", workload: "Workload", reader: "Reader", bars: Bars) -> None:
     from cloister_bench.sharing.workloads import EXPLAINED, VARIANTS, prompts_of, replay, templates_of
 
     where, policies = (workload.name, workload.tenants), results.plan.policies

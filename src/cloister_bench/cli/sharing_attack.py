@@ -1,7 +1,5 @@
 """`cloister bench sharing-attack`: what other tenants learn from shared prompts, by policy, family and attacker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory

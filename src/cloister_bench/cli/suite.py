@@ -1,7 +1,5 @@
 """What every suite's command does: bars, tables, JSON and plots of a measurement."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +32,7 @@ class Output(BaseModel):
 class Bars:
     """A bar for each part, drawn once a second: drawing must not take the cores from what is measured."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: "Progress") -> None:
         self._progress = progress
         self._part = ""
 
@@ -49,7 +47,7 @@ class Bars:
         self._progress.update(self._task, description=f"{self._part}: {what}")
 
 
-def progress_bars() -> Progress:
+def progress_bars() -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -76,12 +74,12 @@ def known_names(text: str, what: str, names: Sequence[Known]) -> tuple[Known, ..
 
 
 def measure_suite(
-    results: Results,
+    results: "Results",
     measure: Callable[[Bars, Callable[[], None]], None],
     output: Output,
-    tables: Tables,
-    figures: Mapping[str, Drawing],
-) -> Document:
+    tables: "Tables",
+    figures: "Mapping[str, Drawing]",
+) -> "Document":
     """Saves part by part. Returns the document, complete or not."""
     from cloister_bench.suite.documents import draw_figures, write_json
 
@@ -102,13 +100,13 @@ def measure_suite(
     return document
 
 
-def raise_if_failed(results: Results, what: str = "Not all was measured") -> None:
+def raise_if_failed(results: "Results", what: str = "Not all was measured") -> None:
     if results.failed:
         reasons = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
         raise ServiceUnavailable(f"{what} ({reasons}).", hint="What was measured is kept.")
 
 
-def show_tables(tables: Sequence[Table]) -> None:
+def show_tables(tables: "Sequence[Table]") -> None:
     from rich import table as rich_table
     from rich.console import Console
 

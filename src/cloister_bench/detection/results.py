@@ -1,8 +1,6 @@
 """Runs detection over labelled texts, block by block, and times its tiers; the document of `bench detection`, its
 targets, tables and figure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import quantiles

@@ -1,7 +1,5 @@
 """The model that is measured: the shape of Llama-3-8B with random weights, which take as long as others; its bytes."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -54,7 +52,7 @@ class RandomWeights(dict[str, Any]):
             named = LlamaForCausalLM(LlamaConfig(**known)).named_parameters()
         super().__init__((name, tuple(each.shape)) for name, each in named)
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> "torch.Tensor":
         import torch
 
         size: tuple[int, ...] = super().__getitem__(name)
@@ -64,7 +62,7 @@ class RandomWeights(dict[str, Any]):
         return drawn.bfloat16()
 
 
-def random_decoder() -> FusedDecoder:
+def random_decoder() -> "FusedDecoder":
     """Opens the GPU; the same weights in every process."""
     import torch
 

@@ -1,8 +1,6 @@
 """All trials in one run and one JSON, each in its own processes: what breaks one costs no other. This process never
 opens the GPU. The document has targets, tables and a figure."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

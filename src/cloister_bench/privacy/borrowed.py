@@ -1,8 +1,6 @@
 """(c) and (d): attacks that other benches have. Cache timing runs in its smallest form; the obfuscation distinguisher
 takes a model for each of thousands of prompts, so its own document is read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,8 +1,6 @@
 """A→B through a service that cheats: bits of one tenant's answer that another tenant receives, by channel and by
 `--verify`. A real node; its service alone is patched (cheating_node.py). With `off` the attacks must succeed."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,8 +1,6 @@
 """Tells two kinds of streams apart by sizes and moments: logistic regression and boosted stumps, averaged. AUC on
 subjects that were not trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import sqrt
 

@@ -1,7 +1,5 @@
 """(a) The secret part of a prompt, reconstructed at each layer, in fp32 and bf16, by length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A Llama model's layers as its adversary computes them: batches of guesses, any layer, after a known beginning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -2,8 +2,6 @@
 The adversary knows the weights, the template, the answer and the prompt's length (it may try each: a right prompt
 leaves no residue). Positions are matched one by one against a sum that all are in, then again, given the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations

@@ -1,8 +1,6 @@
 """What an observer of the network sees of a recorded answer: sizes and moments of what leaves, in the clear or sealed,
 at once or on a beat. The node's own code, on a clock that does not wait."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

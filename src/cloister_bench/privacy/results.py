@@ -1,7 +1,5 @@
 """The document of `bench privacy`, its targets, tables, figure, and the README's table. Measures nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
@@ -75,7 +73,7 @@ def tables(document: Document) -> list[Table]:
     return [found, documents.targets_table(document["targets"])]
 
 
-def draw(document: Document, axes: tuple[Axes, ...]) -> str:
+def draw(document: Document, axes: "tuple[Axes, ...]") -> str:
     rows: list[Row] = document["rows"]
     deep = [one for one in rows if one.get("tokens") == document["plan"]["tokens"][0]]
     for dtype, (key, style) in product(("fp32", "bf16"), (("gets", "o-"), ("baseline", "s:"))):

@@ -1,7 +1,5 @@
 """One attack's result in one setting: what the attacker gets, beside a baseline that must succeed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """(b) A secret of the prompt, from the answer that the service sees: the candidate that makes this answer likeliest, by
 the served model itself. The baseline's answer repeats the secret."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from random import Random
 

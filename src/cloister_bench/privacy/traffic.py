@@ -1,8 +1,6 @@
 """(g) The topic of streamed answers, from sizes and moments (McDonald and Bar Or, "Whisper Leak", 2025). Answers are
 recorded once from a node, token by token; what leaves on other ways is the node's own code on the recorded moments."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

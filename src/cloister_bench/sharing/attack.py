@@ -1,8 +1,6 @@
 """The plain attacker over HTTP, against a server of each policy: two fresh tenants for each secret, by `cached_tokens`
 and by first-token times."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 `cached_tokens` reports; `time`: when first tokens leave; `clock`: exactly what was computed, which bounds first tokens
 without a grid or padded to a line of it, and the throughput of other streams."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random
@@ -45,7 +43,7 @@ class Case:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, reader: Reader, trial: Trial, order: Sequence[int]) -> Case:
+    def of(cls, reader: Reader, trial: Trial, order: Sequence[int]) -> "Case":
         prompts = tuple(map(reader.tokens, trial.candidates))
         shared = tuple(tuple(_common_pages(one, another) for another in prompts) for one in prompts)
         return cls(prompts, trial.true, reader.tokens(trial.other), min(shared[0]), shared, tuple(order))
@@ -77,7 +75,7 @@ class Notes:
         self._setting, self._case = setting, case
         self._weights: Weights = {signal: [0.0] * len(case.prompts) for signal in SIGNALS}
 
-    def add(self, one: int, seen: Seen, own: int, look: Look) -> None:
+    def add(self, one: int, seen: Seen, own: int, look: "Look") -> None:
         tokens, pages = len(self._case.prompts[one]), look.pages
         if pages is not None:  # all before its last page was looked at already
             tokens, own = pages * PAGE + 1, max(pages - 1, min(own, pages))

@@ -1,8 +1,6 @@
 """Secrets in families: templates with free slots (words/secrets.json, or a file from elsewhere), and passages of real
 texts. Written as people write and drawn by a seed alone: no detector has a part in the choice."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The document of `bench sharing`: what each policy finds, with targets, tables and a figure. Measures nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean

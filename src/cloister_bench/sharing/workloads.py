@@ -2,8 +2,6 @@
 has them, else a small sample of our own), and what each policy finds of it in a pool of the served size, without a
 model. No text is chosen by a detector, and none is marked."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a suite measured, as one JSON document with its targets met or missed, as Markdown tables and as PNG figures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -100,7 +98,7 @@ class Table:
     labels: int = 1
 
     @classmethod
-    def of(cls, title: str, rows: Iterable[Row], columns: Mapping[str, str | Cell], labels: int = 1) -> Table:
+    def of(cls, title: str, rows: Iterable[Row], columns: Mapping[str, str | Cell], labels: int = 1) -> "Table":
         """A column for each head: the row's value of this key, or what the function makes of the row."""
         cells = [[shown(row[of] if isinstance(of, str) else of(row)) for of in columns.values()] for row in rows]
         return cls(title, tuple(columns), cells, labels)
@@ -158,7 +156,7 @@ Size = tuple[float, float]
 @dataclass(frozen=True, slots=True)
 class Drawing:
     rows: Callable[[Document], Any]
-    draw: Callable[[Any, tuple[Axes, ...]], str]
+    draw: "Callable[[Any, tuple[Axes, ...]], str]"
     grid: tuple[int, int] = (1, 1)
     panel: Size = (4.2, 3.2)
     margin: Size = (2.0, 0.8)
@@ -179,7 +177,7 @@ def draw_figures(document: Document, folder: Path, figures: Mapping[str, Drawing
     return written
 
 
-def _panels(drawing: Drawing) -> tuple[Figure, tuple[Axes, ...]]:
+def _panels(drawing: Drawing) -> "tuple[Figure, tuple[Axes, ...]]":
     from matplotlib.figure import Figure
 
     (rows, columns), (width, height) = drawing.grid, drawing.panel
@@ -188,14 +186,14 @@ def _panels(drawing: Drawing) -> tuple[Figure, tuple[Axes, ...]]:
     return figure, tuple(figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns))
 
 
-def _lines(panel: Axes, series: Mapping[str, Mapping[Any, float]], colors: Mapping[str, str]) -> None:
+def _lines(panel: "Axes", series: Mapping[str, Mapping[Any, float]], colors: Mapping[str, str]) -> None:
     for name, values in series.items():
         panel.plot(sorted(values), [values[x] for x in sorted(values)], marker="o", color=colors[name], label=name)
     panel.grid(alpha=0.3)
 
 
 def _bars(
-    panel: Axes, groups: Sequence[str], series: Mapping[str, Mapping[Any, float]], colors: Mapping[str, str]
+    panel: "Axes", groups: Sequence[str], series: Mapping[str, Mapping[Any, float]], colors: Mapping[str, str]
 ) -> None:
     width = 0.8 / max(1, len(colors))
     for index, name in enumerate(colors):
@@ -221,7 +219,7 @@ class Panel:
     log: Literal["", "x", "xy"] = ""
     labels: Mapping[str, str] = field(default_factory=dict)  # xlabel and ylabel
 
-    def draw(self, panel: Axes, rows: Sequence[Row]) -> None:
+    def draw(self, panel: "Axes", rows: Sequence[Row]) -> None:
         """Equal names have equal colours in all panels that are drawn of the same rows."""
         colors = {name: f"C{number}" for number, name in enumerate(dict.fromkeys(row[self.by] for row in rows))}
         mine = [row for row in rows if self.where.items() <= row.items() and row[self.y] is not None]
@@ -251,7 +249,7 @@ def charts(
 ) -> Drawing:
     """With one legend for all panels. The title may name values of the first row."""
 
-    def draw(found: list[Row], axes: tuple[Axes, ...]) -> str:
+    def draw(found: list[Row], axes: "tuple[Axes, ...]") -> str:
         named: dict[str, Artist] = {}
         for axis, each in zip(axes, shown, strict=True):
             each.draw(axis, found)

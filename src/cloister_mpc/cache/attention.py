@@ -1,5 +1,4 @@
-"""Attention of grouped heads, in the two products every method is made of, and how much attention a prompt's last
-queries give to its tokens (§4.2). Does not select."""
+"""Attention of grouped heads in two products, and what a prompt's last queries give to its tokens (§4.2)."""
 
 from math import isqrt
 

@@ -1,6 +1,5 @@
-"""What every way of keeping the KV cache has in common. H query heads, G key-value heads (H = G x group), d head
-size, n new tokens in a pass, T prompt tokens. Shapes are public. Tokens that are not there have zero values and a
-zero in the last column of values: the softmax comes out of one product, they weigh nothing, and no mask is computed."""
+"""What caches share. H query heads, G key-value heads, d head size, n new, T prompt tokens; shapes are public. A
+missing token's values are zero, the last column too: it weighs nothing, without a mask."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,9 +33,8 @@ Shuffles: TypeAlias = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Softmax:
-    """How scores become weights, and weighted sums answers (cloister_mpc.functions): `weigh(scores, offset)` is
-    exp(scores - offset), tokens along the last axis, `offset` secret and calibrated per head, (H, 1, 1); `divide(sums)`
-    is (…, d + 1) → (…, d), all columns divided by the last."""
+    """`weigh(scores, offset)` is exp(scores - offset), tokens last, `offset` secret, (H, 1, 1); `divide(sums)`: (…, d +
+    1) → (…, d), by the last column."""
 
     weigh: Callable[[Array, Array], Array]
     divide: Callable[[Array], Array]

@@ -1,7 +1,5 @@
-"""The two ways a party keeps its cache. `FullCache` reads the whole prompt. `MPCache` is Algorithm 3: static
-eviction once (IA, IC and UIA of §3 become pinned, body, dropped), then query-aware selection of clusters of the body
-(§4.3) at every step. Unlike the paper it gathers chosen scores, not keys and values: no array of size k x d is
-gathered."""
+"""A party's two caches. `FullCache` reads the whole prompt. `MPCache` is Algorithm 3: static eviction (§3) once, then
+query-aware clusters (§4.3) at every step. Unlike the paper it gathers scores, not keys and values."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -33,8 +31,7 @@ def empty_slots(like: Array, slots: int) -> Array:
 
 @dataclass(frozen=True)
 class FullCache:
-    """`new_tokens`: room in pinned slots from `first_free` on. Each call of `evict` or `choose` uses up permutations
-    of the sizes in its `…_shuffles`, one (G, C, C) each."""
+    """`new_tokens`: pinned slots from `first_free`. An `evict` or `choose` uses up its `…_shuffles`, (G, C, C) each."""
 
     new_tokens: int
     window: int = 1  # of the prompt's last queries, that `evict` looks at: at least 1, at most T
@@ -44,7 +41,6 @@ class FullCache:
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Array | None:
         """What is kept of the prompt (§4.2), as (G, k, U) one-hot rows over runs of adjacent tokens; None: all is."""
-        return None
 
     def build(self, prompt: PromptLayer, eviction: Array | None) -> Cache:
         return Cache(
@@ -57,7 +53,6 @@ class FullCache:
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
         """Query-aware selection (§4.3), one for all of queries (H, n, d): (G, k, C) one-hot rows over clusters."""
-        return None
 
     def attend(
         self, queries: Array, cache: Cache, choice: Array | None, softmax: Softmax, offset: Array, seen: Array

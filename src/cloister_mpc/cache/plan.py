@@ -14,9 +14,7 @@ class PlanError(InvalidRequest, ValueError):
 
 
 class CachePlan(msgspec.Struct, frozen=True):
-    """The defaults lose little quality and select among few, of what was tried on SmolLM2-135M at 1024 tokens
-    (docs/bench/mpc-quality.md). One selection for several layers (§4.4) cost more quality than it saves; it is not
-    here, nor are levels of clusters (§4.3): there is one."""
+    """Defaults by docs/bench/mpc-quality.md. One selection for several layers (§4.4) cost more than it saves."""
 
     method: Literal["mpcache", "full"] = "mpcache"
     budget: float = 0.1  # tokens of the prompt read per step, pinned ones included, as a fraction of it
@@ -46,5 +44,4 @@ class CachePlan(msgspec.Struct, frozen=True):
 
 
 PLANS: dict[str, CachePlan] = {"full": CachePlan(method="full"), "mpcache": CachePlan()}
-"""By name in settings. Full is the default: less time at every length measured (docs/bench/mpc.md); MPCache sends
-fewer bytes."""
+"""By name in settings. Full, the default, took less time at every length (docs/bench/mpc.md), MPCache fewer bytes."""

@@ -1,6 +1,5 @@
-"""The best k of C secret numbers, as one-hot rows to gather with, without the sorting and equality tests of
-Algorithm 2. Numbers are compared in a secret random order and the comparisons revealed: ranks of C different numbers
-in such an order are uniformly random, so they tell nothing, if no two are equal (`without_ties`)."""
+"""The best k of C secret numbers as one-hot rows, without Algorithm 2's sorting: compared in a secret random order,
+openly. Ranks of different numbers are then uniformly random; none may be equal (`without_ties`)."""
 
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -44,9 +43,8 @@ class Round:
 
 @dataclass(frozen=True)
 class Groups:
-    """C numbers in `count` groups. Round 1: all of a group meet. Round 2: the i-th meets another group's j-th only
-    where i + j < k: otherwise the loser has k better ones already. So the first k lose only meetings that are held,
-    and their ranks are exact."""
+    """Round 1: all of a group meet. Round 2: i-th and another group's j-th only where i + j < k, else the loser has k
+    better. So the first k lose held meetings only: exact ranks."""
 
     numbers: int
     count: int

@@ -1,6 +1,5 @@
-"""One answer at the level `mpc`, pass by pass. The client guesses next tokens by prompt lookup and the parties
-verify them in one pass: they learn its width and how much was kept. A token is chosen on shares as the greatest of
-logits + dealt noise (Gumbel-max), or from logits opened to the client. Knows neither shares nor sockets."""
+"""One answer, pass by pass. Guesses by prompt lookup are verified in one pass: parties learn its width and how many
+were kept. Chosen on shares (Gumbel-max), or from logits opened to the client."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -156,7 +155,6 @@ class Chooser(ABC):
 
     def noise(self, draft: Sequence[int]) -> NDArray[np.float32] | None:
         """What is added to the logits of the next tokens: a column for each, as if `draft` came true."""
-        return None
 
     @abstractmethod
     def choose(self, opened: NDArray[np.generic], column: int) -> tuple[int, TokenLogprob | None]:

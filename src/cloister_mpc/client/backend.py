@@ -1,5 +1,4 @@
-"""A client in this process, as a Backend for a gateway on a user's own machine: only shares leave it, only `mpc` is
-served."""
+"""A client in this process, as a Backend: only shares leave it, only `mpc` is served."""
 
 import asyncio
 import itertools

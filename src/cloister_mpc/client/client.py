@@ -1,5 +1,4 @@
-"""The client of the parties: reads a prompt, has the parties compute on shares of it, joins the answer's tokens. To
-its controller it is a vault. One answer at a time; the others wait in order. Knows no HTTP and no sockets."""
+"""Reads a prompt, has the parties compute on shares of it, joins the tokens; one answer at a time, others wait."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""The parties as a dealer sees them: connect to all, deal secrets, have them computed on, put results together. Runs
-where the secrets are. Knows no tokens and no model; `model.programs.dealt` says what to deal."""
+"""The parties to a dealer, where the secrets are: deal (`model.programs.dealt`), compute, put results together."""
 
 import asyncio
 import secrets

@@ -1,5 +1,4 @@
-"""A generation's passes over the parties: tokens in, the answer's tokens or logits out. Runs where the prompt is.
-Knows no text."""
+"""A generation's passes over the parties: tokens in, tokens or logits out. Runs where the prompt is."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

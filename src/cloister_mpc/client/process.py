@@ -1,7 +1,5 @@
 """The client as a process: `python -m cloister_mpc.client.process FD`, started by the controller."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -64,7 +62,7 @@ async def serve(controller: socket.socket) -> None:
     await client.close()
 
 
-async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -> Client:
+async def _start(start: "StartMpcClient", say: "Callable[[msgspec.Struct], None]") -> "Client":
     from cloister.errors import ProtocolError
     from cloister.messages.types import VERSION
     from cloister.models.source import open_folder

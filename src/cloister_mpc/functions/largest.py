@@ -1,5 +1,4 @@
-"""Which of many numbers is the largest: a tournament on shares. The index is written into the last bits of each
-number, below its fraction, where it also decides ties: a match is one comparison and one product, 164 bytes on ABY3."""
+"""The largest of many: a tournament on shares. An index in the last bits decides ties. A match: 164 bytes on ABY3."""
 
 from itertools import combinations
 

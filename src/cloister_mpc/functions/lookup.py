@@ -1,5 +1,4 @@
-"""Tables looked up by comparing with all edges at once: ten messages, however long, and 140 bytes an edge and
-element on ABY3. Made for few elements: norms, denominators."""
+"""Tables looked up by all edges at once: ten messages, 140 bytes an edge and element on ABY3. For few elements."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""Fixed-point numbers as the integers that shares hold. A product has twice the fraction bits until it is truncated
-(28 bytes, two messages an element on ABY3); a `fine` number is not truncated yet: 2^18 times too large, to be added,
-gathered or compared, then `settled` once. Values must stay far below 2^26: the ring has 64 bits."""
+"""Fixed-point numbers as integers of shares. A `fine` product is 2^18 times too large, to be added or compared, then
+`settled` once (28 bytes, two messages an element on ABY3). Values stay far below 2^26."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,4 @@
-"""Softmax in two halves: weights of scores, and weighted sums divided. exp is p^(2^r) for a polynomial p of degree
-four in two products (Knuth, TAOCP 2, 4.6.4: adapted coefficients) that stays small far to the left, where a series
-would grow."""
+"""Softmax in halves. exp is p^(2^r), p of degree four (Knuth, TAOCP 2, 4.6.4): small where a series would grow."""
 
 from typing import NamedTuple
 

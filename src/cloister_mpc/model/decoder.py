@@ -1,6 +1,5 @@
-"""The decoder, on columns: activations are (D, n), weights (out, in). For shares and plain numbers. `present`,
-(1, n), is 0 where a column pads: its values are zero. Sampling is argmax(logits + temperature x Gumbel noise): the
-client deals the noise, so the parties learn neither temperature nor draw."""
+"""The decoder, for shares and plain numbers: activations (D, n), weights (out, in); `present` is 0 where a column pads.
+argmax(logits + temperature x Gumbel noise): the client deals it, so parties learn neither."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -87,9 +86,8 @@ class Decoder:
     def _causal(
         self, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array, first: Array
     ) -> Array:
-        """The last block over all before it. The first token sees itself alone, and calibration cannot keep its
-        score in range: it is lowered to nothing and the answer put in its place. Padding sees nothing: its
-        denominator is made one."""
+        """The last block over all before it. The first token sees itself alone, out of calibration's range: lowered to
+        nothing, its answer put in. Padding sees nothing: its denominator is one."""
         softmax, columns = self.functions.softmax, queries.shape[1]
         every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
         before = every_key.shape[1] - columns

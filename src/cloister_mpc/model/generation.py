@@ -1,6 +1,5 @@
-"""One party's side of one generation: which programs run, in which order, over which variables of its runtime: `w/…`
-of the provider (`ModelWeights.named`), `{generation}/…` of the client (`programs.dealt`). Every party calls the same
-methods in the same order. Sees no plain value of a prompt, a token or a weight."""
+"""One party's side of a generation: which programs run over which variables, `w/…` of the provider, `{generation}/…` of
+the client, at every party in the same order. Sees no plain prompt, token or weight."""
 
 from collections.abc import Callable, Mapping
 

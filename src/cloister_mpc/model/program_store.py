@@ -1,6 +1,4 @@
-"""Compiled programs in a folder private to the party, so that its next engine need not compile them again. They hold
-no secret. A file counts only under its key, a digest of all that the program depends on, the compiling code
-included."""
+"""Compiled programs in a party's folder; no secret. A file's key digests all it depends on, the compiling code too."""
 
 import hashlib
 import os

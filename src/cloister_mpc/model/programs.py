@@ -1,6 +1,4 @@
-"""What parties compute: named programs, compiled by each party from its own code for public shapes. Inputs and
-outputs are trees with names ("cache/keys"); an input that is returned unchanged is not written again. Knows no
-shares."""
+"""Named programs, compiled by each party from its own code for public shapes. Unchanged inputs are not rewritten."""
 
 import threading
 from collections.abc import Callable, Collection

@@ -1,5 +1,4 @@
-"""What is public of a model: its sizes and its kind. Parties compile their programs from this alone. Also what a
-client deals by it: one-hots of its tokens, random permutations."""
+"""What is public of a model: sizes and kind, from which parties compile and clients deal one-hots, permutations."""
 
 import math
 import secrets

@@ -1,5 +1,4 @@
-"""A model's matrices as programs on shares want them: few, folded, (out, in), float32. Folded in: norms' gains,
-1/sqrt(d), biases as a last column, the stream's scale, the order of neurons. Imports no torch except to read."""
+"""A model's matrices for shares: few, (out, in), float32; gains, 1/sqrt(d), biases, scale and order folded in."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

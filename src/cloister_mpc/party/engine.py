@@ -1,8 +1,4 @@
-"""A party's engine: the process that holds shares and computes on them, for one epoch. Speaks to its party and,
-through sockets in a private folder, to the tunnel. The party checks whether a dealer may ask; the engine, whether it
-makes sense."""
-
-from __future__ import annotations
+"""Holds a party's shares for an epoch. The party checks if a dealer may ask; the engine, whether it makes sense."""
 
 import ctypes
 import os
@@ -141,14 +137,14 @@ class Engine:
             with suppress(RuntimeError):
                 self._runtime.del_var(f"{session.name}/{given}")
 
-    def _session(self, name: bytes) -> _EngineSession:
+    def _session(self, name: bytes) -> "_EngineSession":
         if name not in self._sessions:
             raise ProtocolError("A session that is not open.")
         return self._sessions[name]
 
 
 class _EngineSession:
-    def __init__(self, name: str, programs: Programs, generation: Generation) -> None:
+    def __init__(self, name: str, programs: "Programs", generation: "Generation") -> None:
         self.name = name
         self.programs = programs
         self.generation = generation

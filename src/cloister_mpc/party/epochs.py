@@ -1,5 +1,4 @@
-"""Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads: once
-all hold shares of the same dealings it has them join, then begin. A silent party counts as gone."""
+"""Epochs: engines live and die together. Rank 0 leads: join, then begin. A silent party counts as gone."""
 
 import asyncio
 import logging

@@ -1,5 +1,4 @@
-"""A party: a process of its operator's; it need not trust the other parties. Certificates say who connects, and each
-role has its own messages. Shares pass through it to its engine; it looks into none."""
+"""A party, which need not trust the others: each certificate's role has its own messages. It looks into no share."""
 
 import asyncio
 import logging

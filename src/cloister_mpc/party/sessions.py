@@ -1,6 +1,4 @@
-"""The sessions of a party's clients. A session belongs to the connection that opened it and ends with it; results go
-there and nowhere else. A run begins when every party was asked for the same one; engines run all in the leader's
-order."""
+"""A session, and results, belong to one connection. A run begins when every party was asked for the same one."""
 
 import hashlib
 from collections.abc import Callable

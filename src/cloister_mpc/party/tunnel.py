@@ -1,6 +1,5 @@
-"""A party's tunnel: carries the engines' link over mutual TLS, since SPU's own link also takes plaintext from any
-peer. engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1. Sees masked
-shares. A connection begins with the epoch's key. Which of two others sent a message, the engine's own header says."""
+"""The engines' link over mutual TLS, since SPU's takes plaintext from any peer; begins with the epoch's key. Sees
+masked shares. engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1."""
 
 import asyncio
 import hmac

@@ -1,5 +1,4 @@
-"""A party's shares of a model's weights, one file each (0600), so that a new engine needs no new dealing. One
-party's shares reveal no weight; all parties' stores together are the weights."""
+"""A party's shares, one file each (0600), so that an engine needs no dealing. All parties' stores are the weights."""
 
 import hashlib
 import logging

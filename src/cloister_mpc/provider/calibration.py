@@ -1,6 +1,4 @@
-"""Measures once, in the clear on our own texts, how large a model's numbers get, so that fixed point can hold them:
-the stream's scales (public), heads' offsets (secret), and how many gates need no tails (public). No user's text is
-used."""
+"""How large a model's numbers get, in the clear on our own texts alone: scales (public), heads' offsets (secret)."""
 
 import math
 from collections.abc import Sequence

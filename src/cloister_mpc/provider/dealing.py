@@ -1,5 +1,4 @@
-"""Deals a model's weights to the parties, slab by slab; what all hold from one dealing is not dealt again. They know
-a matrix by a keyed digest only: a plain one would confirm a right guess of the weights."""
+"""Deals weights, slab by slab; what all hold is not dealt again. By keyed digests: plain ones would confirm a guess."""
 
 import asyncio
 import hashlib

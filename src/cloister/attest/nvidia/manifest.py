@@ -1,5 +1,4 @@
-"""NVIDIA's reference integrity manifests (RIM): the golden measurements of one driver or one VBIOS. SWID tags (ISO/IEC
-19770-2, TCG RIM) under one enveloped XML signature; only what the signature covers is read."""
+"""NVIDIA's reference manifests (TCG RIM, SWID tags ISO/IEC 19770-2); only what the XML signature covers is read."""
 
 import base64
 import re

@@ -1,6 +1,4 @@
-"""NVIDIA's management library (NVML, `nvml.h`, drivers from 535 on) by ctypes, as far as evidence needs it
-(docs/adr/0012). It may answer slowly or not at all: call it in a process that may be killed. Its answers are not
-verified here."""
+"""NVIDIA's management library (NVML; docs/adr/0012), unverified. It may hang: call it where a process may be killed."""
 
 import ctypes
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Whether GPUs' reports fulfil a policy: signature, root, nonce, chip, versions, firmware (by the policy's measurements
-or NVIDIA's reference manifests), revocation (by OCSP responses). Nothing is fetched."""
-
-from __future__ import annotations
+"""Whether GPUs' reports fulfil a policy. Nothing is fetched."""
 
 import hmac
 import re
@@ -127,7 +124,7 @@ def verify_gpu_reports(
 
 def _verify_manifests(
     references: References, answers: Sequence[OCSPResponse], at: datetime, policy: GpuPolicy, found: Examination
-) -> tuple[Manifest, ...] | None:
+) -> "tuple[Manifest, ...] | None":
     if not references.manifests:
         return None
     if len(references.manifests) > MAX_MANIFESTS:
@@ -201,7 +198,7 @@ def _examine_signature(
 
 
 def _examine_measurements(
-    report: GpuReport, policy: GpuPolicy, manifests: tuple[Manifest, ...] | None, found: Examination, *, switch: bool
+    report: GpuReport, policy: GpuPolicy, manifests: "tuple[Manifest, ...] | None", found: Examination, *, switch: bool
 ) -> None:
     if policy.measurements:
         lowered = {index: {one.lower() for one in accepted} for index, accepted in policy.measurements.items()}
@@ -219,7 +216,7 @@ def _examine_measurements(
             found.skipped("measurements", nothing)
 
 
-def _examine_golden(report: GpuReport, manifests: Sequence[Manifest], found: Examination, *, switch: bool) -> None:
+def _examine_golden(report: GpuReport, manifests: "Sequence[Manifest]", found: Examination, *, switch: bool) -> None:
     """Driver and VBIOS each against the manifest of the version the report names; a switch has no driver."""
     versions = {} if switch else {"driver": spdm.driver_version(report.opaque)}
     versions["vbios"] = spdm.vbios_version(report.opaque)

@@ -1,6 +1,4 @@
-"""The bytes of a GPU's report, taken apart; checks only their form. DMTF DSP0274 (SPDM) 1.1 §10.11: the
-GET_MEASUREMENTS request with the asker's nonce, then the MEASUREMENTS response; the signature covers both, up to
-itself. The opaque data is NVIDIA's list of (type, size, value). All numbers are little-endian."""
+"""A GPU's report taken apart, form alone: GET_MEASUREMENTS, then MEASUREMENTS (DMTF DSP0274 1.1 §10.11), all signed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""Certificates and revocation lists of AMD's keys: PEM, DER, or the table a host hands its guests (GHCB specification),
-and which of them lead from a report's signer up to AMD's root. Whether one is trusted is not decided here."""
+"""Certificates and revocation lists of AMD's keys (PEM, DER, GHCB table), up to the root. Decides no trust."""
 
 import struct
 import warnings

@@ -1,5 +1,4 @@
-"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23), and the policy
-for an SEV-SNP machine. Verifies nothing."""
+"""A report: 1,184 bytes, the first 672 signed (ABI specification 56860, table 23); and its policy. Verifies nothing."""
 
 import struct
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""The verdict on an SEV-SNP report. A check that needs a missing certificate is skipped and required: nothing
-passes."""
+"""The verdict on an SEV-SNP report. A check without its certificate is skipped and required: nothing passes."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

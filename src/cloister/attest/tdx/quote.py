@@ -1,5 +1,4 @@
-"""The bytes of a TDX quote, taken apart (Intel TDX DCAP Quoting Library API, appendix A; little-endian), and the policy
-for a TDX node. Checks only the bytes' form."""
+"""A TDX quote taken apart, form alone (Intel TDX DCAP Quoting Library API, appendix A; little-endian); its policy."""
 
 import struct
 from dataclasses import dataclass

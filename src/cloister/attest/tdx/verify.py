@@ -1,6 +1,4 @@
-"""Whether a TDX quote proves what a policy asks for. Only Intel's collateral (PCS API v4) tells the platform's TCB,
-enclave and revocations; dcap-qvl judges it at a time that is passed in. Without it those checks are skipped and nothing
-passes. A TD without SEPT_VE_DISABLE gets no status from dcap-qvl: `read_levels` reads it."""
+"""Whether a TDX quote proves a policy. dcap-qvl judges Intel's collateral (PCS API v4); without it nothing passes."""
 
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
-"""The C library: its structures, field for field as in native.c; built once for this machine; loaded and started.
-The file's name has a hash of the sources, the flags, the compiler and the processor's features. Without a C compiler on
-PATH, the `ziglang` package's is used, if installed. The file is read once, into sealed memory, and loaded from there:
-what was measured is what runs. A process held to a release (process/release_code.py) loads only a library it names."""
+"""The C library, built once for this machine. It is read once, into sealed memory, and loaded from there: what was
+measured is what runs; under a release (process/release_code.py), only one it names."""
 
 import ctypes
 import hashlib

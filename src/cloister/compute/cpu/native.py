@@ -1,5 +1,4 @@
-"""The CPU behind the contract: the C kernels and their device.
-Pointers go to C only from tensors this module has checked for dtype, contiguity and size."""
+"""The CPU behind the contract. Pointers go to C from tensors checked here for dtype, contiguity and size."""
 
 from collections.abc import Callable, Sequence
 from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer

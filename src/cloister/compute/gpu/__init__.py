@@ -1,2 +1,1 @@
-"""An NVIDIA GPU as a device. Needs Hopper or later, torch with CUDA and the extra `[gpu]`.
-Nothing here is imported on a machine without them: `find.py` says why a GPU cannot be used and imports neither."""
+"""An NVIDIA GPU (Hopper or later) as a device. Without torch's CUDA and `[gpu]` only `find.py` may be imported."""

@@ -71,8 +71,7 @@ def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
 
 
 class AnswerStream:
-    """Answers all layers of a step for all slots of all arenas. Becomes readable when the device is lost.
-    A thread launches its kernels, which wait for gates without holding a processor."""
+    """Answers all layers of a step for all arenas, by kernels that wait for gates. Readable when the device is lost."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""Arenas: memory of an attention process that a vault computes its prompts into. Both ends of it.
-A vault maps its own arena only, and no mailbox. The attention process answers for all of its arenas in one launch; its
-kernel reads within an arena, whatever the vault wrote there (answer.cuh)."""
+"""Arenas: memory of an attention process that one vault maps and computes its prompts into. One launch answers for all;
+its kernel reads within an arena, whatever the vault wrote there (answer.cuh)."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,4 @@
-"""The paged KV cache in a GPU's memory: [block][layer][keys, values][kv head][16 · dim].
-Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh)."""
+"""The paged KV cache on a GPU: [block][layer][keys, values][kv head][16 · dim]; values in lanes' order (rows.cuh)."""
 
 from collections.abc import Sequence
 

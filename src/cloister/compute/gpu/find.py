@@ -1,5 +1,4 @@
-"""Whether this machine has a GPU the kernels can use. Imports nothing that a machine without one may lack.
-A process that has initialised CUDA cannot fork children that use CUDA: so a child asks, compiles and ends."""
+"""Whether the kernels can use a GPU here. A child asks: a process that initialised CUDA cannot fork users of CUDA."""
 
 import ctypes
 import importlib.util

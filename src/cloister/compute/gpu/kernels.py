@@ -1,5 +1,4 @@
-"""The GPU behind the contract: lays out weights and rows, launches the kernels, keeps scratch memory.
-Addresses go to the GPU only from tensors this module has checked for device, size and order."""
+"""The GPU behind the contract. Addresses go to it from tensors checked here for device, size and order."""
 
 import math
 from collections.abc import Sequence

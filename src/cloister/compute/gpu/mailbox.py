@@ -144,9 +144,7 @@ Boxes = tuple[int, range]  # the address of a mailbox, and a vault's slots in it
 def aimed(
     shape: MailboxShape, boxes: Mapping[int, Boxes], remotes: Sequence[RemoteRows], rows: int
 ) -> tuple[torch.Tensor, dict[int, str]]:
-    """Each row's box, gates, place in the mailbox's list (addresses, 0 for none) and slot; and links that failed. A
-    gate is opened once, however many rows ask there: it is closed when the answers begin, and a second opening would
-    count for the next step. A box holds one row."""
+    """Each row's box, gates, addresses (0: none), slot; failed links. A second opening counts for the next step."""
     box, gates, listing, asked = ([0] * rows for _ in range(ASKS))
     failed, listed = dict[int, str](), Counter[int]()
     for remote in remotes:

@@ -1,5 +1,4 @@
-"""Memory of the GPU that two processes map: created by one, handed to the other as a file descriptor.
-The importer chooses its access: a handle cannot be given out read-only (docs/gpu.md)."""
+"""GPU memory shared by descriptor. The importer chooses its access: no handle is read-only (docs/gpu.md)."""
 
 import os
 from collections.abc import Callable

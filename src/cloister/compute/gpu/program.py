@@ -50,9 +50,8 @@ class Kernels:
         overlap: bool = True,
         beside: bool = False,
     ) -> None:
-        """`overlap`: it may start while the kernel before it runs. `beside`: it stays on a processor among others.
-        Kernels that stay all ask for the most shared memory: a processor divided otherwise takes fewer blocks of
-        others, and a kernel that asks for another division waits."""
+        """`overlap`: it may start while the kernel before it runs. `beside`: it stays on a processor, and asks for the
+        most shared memory, as all such: else fewer blocks fit, or one that divides it otherwise waits."""
         kernel = self._kernels.get(name) or self._load(name)
         carveout = MOST_SHARED if beside else NO_PREFERENCE
         if self._carveouts.get(name, NO_PREFERENCE) != carveout:

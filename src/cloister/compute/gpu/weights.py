@@ -1,9 +1,5 @@
-"""The weights' file in the GPU's memory: one allocation, made by the service, which every vault maps to read. The
-importer of a handle chooses its access, and may choose again by a call to the driver. So processes map it before they
-are sealed, and a sealed one can make no such call (process/sandbox/seccomp.py). The GPU's own page tables then stop a
-write, which ends the process. The service gives up its right to write as soon as the file is copied."""
-
-from __future__ import annotations
+"""The weights' file, once in the GPU's memory. An importer chooses its access, so processes map it before their seal;
+then the page tables stop a write. The service gives up its right to write after the copy."""
 
 from typing import TYPE_CHECKING
 
@@ -14,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class SharedWeights:
-    def __init__(self, file: torch.Tensor, memory: SharedMemory) -> None:
+    def __init__(self, file: torch.Tensor, memory: "SharedMemory") -> None:
         self._file, self._memory, self._bytes = file, memory, memory.bytes
 
     @classmethod
-    def copied(cls, file: torch.Tensor) -> SharedWeights:
+    def copied(cls, file: torch.Tensor) -> "SharedWeights":
         from cloister.compute.gpu.memory import SharedMemory
 
         memory = SharedMemory.create(file.nbytes)
@@ -28,7 +24,7 @@ class SharedWeights:
         return cls(file, memory)
 
     @classmethod
-    def adopted(cls, file: torch.Tensor, descriptor: int) -> SharedWeights:
+    def adopted(cls, file: torch.Tensor, descriptor: int) -> "SharedWeights":
         """The caller closes the descriptor."""
         from cloister.compute.gpu.memory import SharedMemory
 

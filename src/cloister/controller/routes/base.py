@@ -1,7 +1,5 @@
 """What all routes share, and the contract of a route."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ class Node:
     serving: Callable[[], Serving]
     verification: Verification
     service: Service | None = None
-    routes: dict[str, Route] = field(default_factory=dict)
+    routes: "dict[str, Route]" = field(default_factory=dict)
     sessions: Sessions = field(init=False)
 
     def working_service(self) -> Service:
@@ -33,7 +31,7 @@ class Node:
             raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
         return self.service
 
-    def route_of(self, request: Request) -> Route:
+    def route_of(self, request: Request) -> "Route":
         return self.routes[request.level.name]
 
 

@@ -50,9 +50,7 @@ PATIENCE_S = 1.0  # then a request finds of other tenants' blocks only what is r
 
 
 class SharedRoute(OpenRoute):
-    """Other tenants may find cached blocks that are public by the policy (sharing.Sharing). Where a detector has a
-    veto, a request waits until its prompt is read; the text is not kept. `examine` is set while there is a detector;
-    what it finds comes to `labelled`."""
+    """Other tenants find public blocks (sharing.Sharing). A detector's veto comes to `labelled`; no text is kept."""
 
     level = LEVELS["shared"]
 

@@ -1,7 +1,5 @@
 """Where one of our machines listens: `HOST:PORT`, `[IPv6]:PORT`, or `vsock:CID:PORT` for a virtual machine here."""
 
-from __future__ import annotations
-
 import re
 import socket
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> "Address":
         if found := _VSOCK.fullmatch(text):
             cid, port = ANY_CID if found[1] == "any" else int(found[1]), int(found[2])
             if cid <= ANY_CID and port < 2**32:

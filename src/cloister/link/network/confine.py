@@ -1,5 +1,4 @@
-"""The seal of a bridge, which reads from the network: no file, no new connection, no new process.
-It stays in its parent's namespaces, where it connected."""
+"""The seal of a bridge, which reads from the network, in its parent's namespaces: no file, connection or process."""
 
 import os
 import socket

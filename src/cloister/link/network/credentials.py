@@ -1,7 +1,6 @@
-"""The key that a server and its vault host share, and the TLS credentials that both derive from it. Python's `ssl` has
-no pre-shared keys before 3.13, so HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's
-certificate signs itself. A machine with the file could pose as either: so a vault host speaks with a fresh key
-whose certificate its role's key signs and to which its evidence is bound."""
+"""A server's and vault host's shared key, and TLS credentials by HKDF-SHA256 (RFC 5869): one Ed25519 key (RFC 8032) per
+role. A machine with the file could pose as either: so a vault host speaks with a fresh key, signed by its role's, to
+which its evidence is bound."""
 
 import secrets
 from datetime import datetime

@@ -1,5 +1,4 @@
-"""A door: connections to a listening socket are unproved until the peer has authenticated, and have their own limit.
-At the limit the oldest is dropped for the newest, so a peer that can prove itself gets its turn."""
+"""Unproved connections at a listening socket, with their own limit, at which the oldest is dropped for the newest."""
 
 import asyncio
 import logging

@@ -1,6 +1,4 @@
-"""The doorkeeper of a vault host: `python -m cloister.link.network.doorkeeper FD`, one for all connections.
-For each peer that proves to know the key it forks a vault bridge, which takes over the connection with its TLS keys;
-it forgets both itself."""
+"""Forks a vault bridge for each peer that proves to know the key, with connection and TLS keys; it forgets both."""
 
 import asyncio
 import os

@@ -1,5 +1,4 @@
-"""What two bridges say once TLS stands. Both sides must have the same model and version, or a vault's answers would be
-wrong without an error."""
+"""What bridges say once TLS stands. Another model or version would give wrong answers without an error."""
 
 import hashlib
 import mmap

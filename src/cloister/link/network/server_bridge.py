@@ -1,5 +1,4 @@
-"""The server bridge: `python -m cloister.link.network.server_bridge FD`, started by the controller for a remote vault.
-It acts as the vault on a local link. Prompts pass through it unread; it overwrites the buffers that held one."""
+"""Started by the controller for a remote vault; the vault on a local link. Overwrites buffers that held a prompt."""
 
 import socket
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
-"""A connection of two bridges: mutual TLS 1.3 (RFC 8446), and records of a bounded length in it.
-Keys are ephemeral (RFC 8446 App. E.1); no session is resumed, no older version accepted. Anything altered, repeated,
-left out, moved, cut short or too long is a ProtocolError, and the channel is dead from then on."""
-
-from __future__ import annotations
+"""Mutual TLS 1.3 (RFC 8446) of two bridges, records of a bounded length; keys are ephemeral (App. E.1), no session is
+resumed. Anything altered, repeated, missing or cut short is a ProtocolError, and ends the channel."""
 
 import os
 import socket
@@ -34,7 +31,7 @@ class CutOff(ProtocolError):
 
 def establish(
     connection: socket.socket, credentials: Credentials, limit: int, patience_s: float = 10.0
-) -> SecureChannel:
+) -> "SecureChannel":
     channel = SecureChannel(connection, credentials, limit)
     try:
         channel.shake_hands(monotonic() + patience_s)

@@ -1,5 +1,4 @@
-"""The vault bridge: forked by the doorkeeper for each peer that has proved to know the key.
-It acts as the service on a new vault's link, and as the controller on its control socket, except for the cores."""
+"""Forked by the doorkeeper for each proved peer: service and controller to a new vault, except for the cores."""
 
 import select
 import socket

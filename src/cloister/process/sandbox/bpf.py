@@ -1,6 +1,5 @@
-"""A small assembler for the filters of seccomp(2): classic BPF over `struct seccomp_data`. The first alternative of a
-rule whose tests all pass decides for `granted`, else the answer is `otherwise`; calls without a rule get the
-default."""
+"""An assembler for seccomp(2) filters. A rule's first alternative whose tests all pass decides for `granted`, else
+`otherwise`; calls without a rule get the default."""
 
 import struct
 from collections.abc import Iterable, Mapping

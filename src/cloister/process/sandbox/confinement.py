@@ -1,6 +1,5 @@
-"""What a process that must speak to the network gives up once it listens: root's id, capabilities, opening and
-executing files, starting processes, connecting, signalling. An attacker in it can answer users wrongly, but change
-neither the code nor the keys of another process."""
+"""What a process on the network gives up once it listens: root, capabilities, files, processes, connections, signals.
+An attacker in it can answer wrongly, but change no other's code or keys."""
 
 import os
 

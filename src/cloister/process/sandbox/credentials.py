@@ -1,5 +1,4 @@
-"""Ids, capabilities, no_new_privs, Landlock, the signal at the parent's end. Linux keeps all of these per thread, and
-new threads inherit them: a process settles them before it has any."""
+"""Ids, capabilities, no_new_privs, Landlock, the parent's end: per thread in Linux, so settled before any thread."""
 
 import ctypes
 import os

@@ -1,5 +1,4 @@
-"""Calls into Linux for which Python has no function, by name. Each raises OSError when the kernel says no. Numbers of
-the calls are per architecture (arch/x86/entry/syscalls, asm-generic/unistd.h)."""
+"""Linux calls that Python lacks, by name; each raises OSError. Numbers: per architecture (asm-generic/unistd.h)."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ def file_rights(version: int) -> int:
 
 
 def forbid_files_and_network(writable: Collection[str] = (), readable: Collection[str] = ()) -> bool:
-    """For this thread and those it starts; what is open already stays usable, and what is at or below these paths.
-    Needs no_new_privs or a capability."""
+    """For this thread and its threads; open files and these paths stay. Needs no_new_privs or a capability."""
     version = abi()
     if not version:
         return False
@@ -48,8 +47,7 @@ def forbid_files_and_network(writable: Collection[str] = (), readable: Collectio
 
 
 def only_read(*, network: bool) -> bool:
-    """For this thread and those it starts; /dev/null can be written, as libraries do when they are imported. Without
-    `network` no TCP port can be used and no process outside signalled. Needs no_new_privs."""
+    """For this thread and its threads; /dev/null stays writable. Without `network`: no TCP, no signal outside."""
     version = abi()
     if not version:
         return False

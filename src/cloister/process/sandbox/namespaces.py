@@ -1,7 +1,6 @@
-"""The fork server leaves the host's namespaces and empties its root directory; every child leaves the fork server's. An
-unprivileged process may return to a pid namespace only if its user namespace owns it. So the fork server runs as pid 1
-of a new one, and the process that was started stays as its keeper. A step that fails is missing in the report of
-`seal`."""
+"""The fork server leaves the host's namespaces and empties its root; every child leaves the fork server's. To return to
+a pid namespace its user namespace must own it: so it runs as pid 1 of a new one, and the process that was started stays
+as its keeper. A failed step is missing in the report of `seal`."""
 
 import os
 import select
@@ -38,9 +37,8 @@ _parent: int = 0
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
-    """While it has one thread: sheds root, and returns as pid 1 of new namespaces. The caller's process becomes its
-    keeper, which holds nothing open and ends with its child's status. What root alone may read must be imported and
-    open before."""
+    """While it has one thread: sheds root, returns as pid 1 of new namespaces; the caller's process becomes its keeper,
+    with nothing open and the child's status. What root alone may read must be imported and open before."""
     global _forkserver_pids
     if len(os.listdir("/proc/self/task")) > 1:
         raise SetupError("The fork server has threads already; a user namespace can only be entered by a lone one.")

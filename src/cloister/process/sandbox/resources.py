@@ -1,5 +1,4 @@
-"""What a sealed process keeps: the descriptors of its profile and /dev/null, no environment, limited memory. It can get
-no process, thread, file or core, and its memory is not swapped out where the user may lock memory."""
+"""What a sealed process keeps: its profile's descriptors, limited memory; no environment, new process, file or core."""
 
 import ctypes
 import mmap

@@ -1,5 +1,4 @@
-"""The last step of a child: all layers that are left, in the one order that works; the filter comes last. Every layer
-is checked after it was applied; one that does not hold is missing, and missing means refused."""
+"""A child's last step: the layers left, in order, the filter last. Each is checked; missing means refused."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Which system calls a sealed process may make. What computing needs is allowed, a plain attack ends the process, and
-everything else gets EPERM, so that a library's harmless attempt fails without killing it."""
+"""A sealed process's system calls: computing is allowed, a plain attack ends it, everything else gets EPERM."""
 
 import ctypes
 import errno
@@ -54,8 +53,7 @@ _ATTACKS = """
 
 
 def filter_program(*, receives_descriptors: bool, own_pid: int, futexes: int | None) -> bytes:
-    """Cached, so that a fork server can assemble it before it forks. `futexes`: the upper word of the addresses of
-    links. No driver may be called, a GPU's neither: a process that computes there has mapped all it needs before."""
+    """Cached for forks. `futexes`: links' upper address word. No driver may be called: all was mapped before."""
     return _assembled(machine(), receives_descriptors, own_pid, futexes)
 
 
@@ -72,9 +70,8 @@ def _assembled(architecture: str, receives_descriptors: bool, own_pid: int, fute
 
 
 def _futex(upper: int | None) -> Rule:
-    """A private futex is the process's own. A shared one reaches all processes that map the memory, be it only to read:
-    so it must be a link's, and the operation one that has no second address. No process can wait where robust lists
-    wake."""
+    """A private futex is the process's own. A shared one reaches all that map the memory: so it must be a link's,
+    without a second address. No process can wait where robust lists wake."""
     private = (has_any(1, _FUTEX_PRIVATE),)
     shared = () if upper is None else tuple((equals(1, op), upper_word(0, upper)) for op in (_FUTEX_WAIT, _FUTEX_WAKE))
     return Rule((private, *shared), _EPERM)
