@@ -17,7 +17,6 @@ from cloister_bench.suite.documents import Document, Panel, Row, Table, Target
 GUESSING = 1 / CANDIDATES
 POPULAR = f"sent by {by.CROWD}"
 BEYOND = (*(voters(number) for number in IDENTITIES if number > VOTERS), POPULAR, MARKING)  # not what is promised
-SHOWN = ("plain", "7 voters", "over restarts", "12 voters", POPULAR)
 MOST_GAIN = 0.01
 
 
@@ -25,7 +24,6 @@ MOST_GAIN = 0.01
 class Plan:
     families: tuple[str, ...]
     trials: int
-    http: int
     seed: int
     setting: Setting
 
@@ -70,21 +68,17 @@ TARGETS = (
 class Results(documents.Results):
     plan: Plan
     offline: dict[str, by.Rates] = field(default_factory=dict)  # by family
-    http: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # [trials, right] by setting and signal
     targets = TARGETS
 
     def numbers(self) -> Document:
-        offline, http = [], []
+        offline = []
         for family, rates in self.offline.items():
             for (policy, attacker), (of, *right) in rates.items():
                 shares = {signal: round(one / of, 5) for signal, one in zip(SIGNALS, right, strict=True)}
                 low, high = documents.wilson(right[-1], int(of))  # of the exact clock
                 row = {"family": family, "policy": policy, "attacker": attacker, "of": int(of), **shares}
                 offline.append({**row, "low": round(low, 4), "high": round(high, 4)})
-        for policy, signals in self.http.items():
-            for signal, (of, one) in signals.items():
-                http.append({"policy": policy, "signal": signal, **documents.rate_of(one, int(of))})
-        return {"guessing": GUESSING, "offline": offline, "http": http}
+        return {"guessing": GUESSING, "offline": offline}
 
     def remarks(self) -> Document:
         setting = self.plan.setting
@@ -97,24 +91,8 @@ def tables(document: Document) -> list[Table]:
     summed = [_summed([row for row in rows if (row["policy"], row["attacker"]) == kind]) for kind in kinds]
     means = {f"by {signal}": signal for signal in SIGNALS}
     columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most", "in": "in"}
-    families: dict[str, Row] = {}
-    shown = {one: one for one in ("family", *SHOWN)}
-    for row in rows:
-        if row["policy"] == "counted" and row["attacker"] in SHOWN:
-            found = families.setdefault(row["family"], {"family": row["family"], **dict.fromkeys(SHOWN, "-")})
-            found[row["attacker"]] = f"{row['clock']:.4f} ±{(row['high'] - row['low']) / 2:.3f}"
-    http: dict[str, str | documents.Cell] = {
-        "policy": "policy",
-        "by": "signal",
-        "trials": "of",
-        "found": documents.rate_cell,
-    }
-    every = [
-        Table.of(f"Secrets found, mean of all families, and most (guessing: {GUESSING})", summed, columns, 2),
-        Table.of("Secrets found under counted, by an exact clock", families.values(), shown),
-        Table.of("Over HTTP", document["http"], http, 2),
-    ]
-    return [*(table for table in every if table.rows), documents.targets_table(document["targets"])]
+    title = f"Secrets found, mean of all families, and most (guessing: {GUESSING})"
+    return [Table.of(title, summed, columns, 2), documents.targets_table(document["targets"])]
 
 
 def _summed(rows: list[Row]) -> Row:
@@ -125,18 +103,14 @@ def _summed(rows: list[Row]) -> Row:
 
 
 def _drawn(document: Document) -> list[Row]:
-    """By an exact clock: voters of `counted`, with noise and without, and families of secrets."""
+    """Voters of `counted` by an exact clock, with noise and without."""
     rows: list[Row] = document["offline"]
     found: list[Row] = []
     for policy in ("counted", by.NO_NOISE_NAME):
         for number in (*IDENTITIES, document["plan"]["setting"]["threshold"] + by.SPARE):
             shares = [row["clock"] for row in rows if (row["policy"], row["attacker"]) == (policy, voters(number))]
             drawn = {"mean of families": fmean(shares), "most": max(shares)} if shares else {}
-            found += [{"panel": 0, "x": number, "share": one, "by": f"{policy}, {of}"} for of, one in drawn.items()]
-    for row in rows:
-        if (row["policy"], row["attacker"]) in (("counted", voters(VOTERS)), ("global", "plain")):
-            by_name = f"{row['policy']}, {row['attacker']}"
-            found.append({"panel": 1, "x": row["family"].replace(" ", "\n"), "share": row["clock"], "by": by_name})
+            found += [{"voters": number, "share": one, "by": f"{policy}, {of}"} for of, one in drawn.items()]
     return found
 
 
@@ -144,9 +118,7 @@ FIGURES = {
     "sharing-attack": documents.charts(
         _drawn,
         "share of secrets found by an exact clock (dashed: guessing)",
-        Panel("x", "share", "by", "over the attacker's identities", where={"panel": 0}, limit=GUESSING),
-        Panel("x", "share", "by", "by family of secrets", "bars", where={"panel": 1}, limit=GUESSING),
-        grid=(2, 1),
+        Panel("voters", "share", "by", "over the attacker's identities", limit=GUESSING),
         panel=(10.0, 3.4),
     )
 }
