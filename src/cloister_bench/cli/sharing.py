@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from cloister_bench.sharing.workloads import Request
     from cloister_bench.sharing.world import Reader
 
-CACHE_MIB = 1024
-
 
 class SharingOptions(Output):
     tenants: str = option("8,24,200", "Numbers of tenants, with commas between.")
@@ -38,7 +36,7 @@ def bench_sharing(options: SharingOptions) -> None:
 
     Tenants are apps, each with one of ten system prompts (Zipf). They send chats of two questions, 16 requests a second
     (first-chats: one of each tenant; chat: minutes of them). Texts are drawn by --seed and by nothing else. Tokens,
-    detector, votes and cache (1 GiB) are the real ones; no model runs. A policy's gain is
+    detector, votes and cache are the real ones; no model runs. A policy's gain is
     (found - partition) / (global - partition). What others learn: `cloister bench sharing-attack`.
 
     Example:
@@ -49,14 +47,13 @@ def bench_sharing(options: SharingOptions) -> None:
     from cloister.prompts.tokenizer import Tokenizer
     from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
     from cloister_bench.sharing.workloads import CHATS, WORKLOADS, read_texts, requests
-    from cloister_bench.sharing.world import Reader, blocks_in
+    from cloister_bench.sharing.world import Reader
 
     folder = find_model(options.model)
     plan = Plan(
         tuple(numbers(options.tenants)),
         options.rounds,
         options.seed,
-        blocks_in(CACHE_MIB, folder.config),
         "the built-in sample" if options.data is None else "the data folder",
         40 if options.quick else CHATS,
     )
@@ -82,5 +79,5 @@ def _replay(results: Results, where: tuple[str, int], asked: list[Request], read
     results.tokens[where] += sum(len(one.tokens) for one in prompts)
     templates = templates_of(asked, reader)
     for name, variant in variants.items():
-        results.found[where, name] += sum(replay(prompts, reader, templates, variant, results.plan.blocks))
+        results.found[where, name] += sum(replay(prompts, reader, templates, variant))
         bars.advance(name)

@@ -28,39 +28,27 @@ class Plan:
     setting: Setting
 
 
-def gain(
-    policy: str, signal: str, *attackers: str, but: tuple[str, ...] = (), family: str = "", least: bool = False
-) -> Callable[[Document], float | None]:
-    """The largest (or `least`) of all families, above guessing."""
+def gain(policy: str, *attackers: str, signal: str = "clock") -> Callable[[Document], float | None]:
+    """The largest of all families, above guessing: of these attackers, or of all that a promise is made for."""
 
     def chosen(row: Row) -> bool:
-        named = row["attacker"] in attackers or (not attackers and row["attacker"] not in but)
-        return row["policy"] == policy and named and family in ("", row["family"])
+        named = row["attacker"] in attackers if attackers else row["attacker"] not in BEYOND
+        return row["policy"] == policy and named
 
     def measured(document: Document) -> float | None:
-        gains = [row[signal] - GUESSING for row in filter(chosen, document["offline"])]
-        return (min if least else max)(gains, default=None)
+        return max((row[signal] - GUESSING for row in filter(chosen, document["offline"])), default=None)
 
     return measured
 
 
-def _small(name: str, measured: Callable[[Document], float | None]) -> Target:
-    return Target(name, MOST_GAIN, measured, "at most")
-
-
+HELD = ("counted", "registered", "partition", "none")
 TARGETS = (
-    *(
-        _small(f"counted, up to {VOTERS} identities, gain by {one}", gain("counted", one, but=BEYOND))
-        for one in SIGNALS
-    ),
-    *(_small(f"{name}, gain", gain(name, "clock", but=BEYOND)) for name in ("registered", "partition", "none")),
-    _small("counted, gain from a prompt marked by its account", gain("counted", "count", MARKING)),
-    Target("global, least gain of the plain attacker", 0.7, gain("global", "count", "plain", least=True)),
-    Target("noise off: gain of voters", 0.1, gain(by.NO_NOISE_NAME, "clock")),
-    Target("grid off, T 0: gain by time", 0.2, gain(by.NO_GRID_NAME, "time")),
-    _small("grid off, T 0: gain by count", gain(by.NO_GRID_NAME, "count")),
-    Target("veto off: least gain from a popular text", 0.7, gain(by.NO_VETO_NAME, "clock", POPULAR, least=True)),
-    _small("veto on: gain from popular identifiers", gain("counted", "clock", POPULAR, family="identifiers")),
+    *(Target(f"{name}, gain", MOST_GAIN, gain(name), "at most") for name in HELD),
+    Target("counted, gain from marked prompts", MOST_GAIN, gain("counted", MARKING, signal="count"), "at most"),
+    Target("global, gain of the plain attacker", 0.7, gain("global", "plain")),
+    Target("noise off: gain of voters", 0.1, gain(by.NO_NOISE_NAME)),
+    Target("grid off, T 0: gain by time", 0.2, gain(by.NO_GRID_NAME, signal="time")),
+    Target("veto off: gain from a popular text", 0.7, gain(by.NO_VETO_NAME, POPULAR)),
 )
 
 
@@ -75,9 +63,7 @@ class Results(documents.Results):
         for family, rates in self.offline.items():
             for (policy, attacker), (of, *right) in rates.items():
                 shares = {signal: round(one / of, 5) for signal, one in zip(SIGNALS, right, strict=True)}
-                low, high = documents.wilson(right[-1], int(of))  # of the exact clock
-                row = {"family": family, "policy": policy, "attacker": attacker, "of": int(of), **shares}
-                offline.append({**row, "low": round(low, 4), "high": round(high, 4)})
+                offline.append({"family": family, "policy": policy, "attacker": attacker, "of": int(of), **shares})
         return {"guessing": GUESSING, "offline": offline}
 
     def remarks(self) -> Document:

@@ -13,12 +13,11 @@ from cloister_bench.suite.documents import Document, Panel, Row, Table, Target, 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`blocks`: of the pool, 16 tokens each. `texts`: where they are from."""
+    """`texts`: where they are from."""
 
     tenants: tuple[int, ...]
     rounds: int
     seed: int
-    blocks: int
     texts: str
     chats: int
 

@@ -23,6 +23,7 @@ CHATS = 800
 RATE = 16.0  # requests a second, in the mean
 PAUSE_S = 20.0  # between an answer and the next question, in the mean
 ANSWER_CHARACTERS = 128
+POOL = 2912  # pages: 1 GiB of the default model's in bf16
 RUNNING = 16
 SECRET = bytes(32)  # the pages' noise is the same in every run
 
@@ -122,11 +123,11 @@ def prompts_of(asked: Sequence[Request], reader: Reader, on_prompt: Callable[[],
 
 
 def replay(
-    prompts: Sequence[Prompt], reader: Reader, templates: Sequence[Template], variant: Variant, blocks: int
+    prompts: Sequence[Prompt], reader: Reader, templates: Sequence[Template], variant: Variant, pool: int = POOL
 ) -> list[int]:
     """How many tokens of each prompt are found."""
     registered = templates if variant.registered else ()
-    world = World(Setting(variant.policy, veto=variant.veto), reader, SECRET, registered, blocks, RUNNING)
+    world = World(Setting(variant.policy, veto=variant.veto), reader, SECRET, registered, pool, RUNNING)
     for one in prompts if variant.foreseen else ():
         world.vote(one.tenant, one.tokens, reader.passed(one.tokens))
     found = []

@@ -4,11 +4,11 @@ radix tree over a pool of empty blocks. Exact: an answer has what was found and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
@@ -49,17 +49,6 @@ class Setting:
     def milliseconds(self, computed: int) -> int:
         """When a first token leaves, at 1 ms for each token of a prompt; on a grid, at its next line."""
         return computed if not self.grid_ms else -(-computed // self.grid_ms) * self.grid_ms
-
-
-def blocks_in(mib: int, config: Mapping[str, Any]) -> int:
-    """Pages in a cache of this size in bf16; of 1 MiB each where config.json does not say the model's shape."""
-    try:
-        heads = config["num_attention_heads"]
-        dim = config.get("head_dim") or config["hidden_size"] // heads
-        width = (config.get("num_key_value_heads") or heads) * dim
-        return int((mib << 20) // (2 * 2 * config["num_hidden_layers"] * width * PAGE))
-    except (KeyError, TypeError):
-        return mib
 
 
 class Seen(NamedTuple):

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from cloister_bench.tagger import clean_text, corpora, values
+from cloister_bench.tagger import corpora, values
 from cloister_bench.tagger.values import Text
 from cloister_bench.words import read_words
 
-SENTENCES = read_words("sentences")
+SENTENCES, ASKS, CLEAN = (read_words(name) for name in ("sentences", "asks", "clean_text"))
+CLEAN_SLOTS: dict[str, list[str]] = {**CLEAN["SLOTS"], "verb": ASKS["_TO"]}  # none is filled with personal data
 PRONOUNS = re.compile(
     r"\b(he|she|him|they|some(?:one|body)|the user|the customer|the author|the teacher)\b", re.IGNORECASE
 )
@@ -99,6 +100,44 @@ def titled(text: Text, draw: random.Random, share: float) -> Text:
     return "".join(letters), text[1]
 
 
+def _some(draw: random.Random, common: list[str], least: int, most: int) -> list[str]:
+    return [draw.choice(common) for _ in range(draw.randint(least, most))]
+
+
+_MADE_CLEAN: dict[str, Callable[[random.Random, list[str]], str]] = {
+    "title": lambda draw, common: " ".join(word.capitalize() for word in _some(draw, common, 2, 7)),
+    "code": lambda draw, common: draw.choice("__-.").join(_some(draw, common, 1, 3)),
+    "Camel": lambda draw, common: "".join(word.capitalize() for word in _some(draw, common, 1, 3)),
+    "common": lambda draw, common: draw.choice(common),
+    "Common": lambda draw, common: draw.choice(common).capitalize(),
+    "CAPS": lambda draw, common: draw.choice(common).upper(),
+    "count": lambda draw, _: str(draw.randint(2, 30)),
+    "year": lambda draw, _: str(draw.randint(1700, 2035)),
+    "number": lambda draw, _: draw.choice((f"{draw.randint(1, 999)}", f"{draw.randint(1, 9999) / 100}")),
+}
+
+
+def _sentence(draw: random.Random, common: list[str]) -> str:
+    """Clean text that looks like names: products, works, the long dead, headings, code, quantities."""
+    return _filled(draw.choice(CLEAN["SENTENCES"]), draw, common)
+
+
+def _asked(draw: random.Random, common: list[str]) -> str:
+    """A request that is given whole, or one that is put together."""
+    if draw.random() < 0.65:
+        return _filled(draw.choice(ASKS["LINES"]), draw, common)
+    adjective = draw.choice(ASKS["_ADJECTIVES"]) + " " if draw.random() < 0.6 else ""
+    noun = adjective + draw.choice(ASKS["_GENRES"])
+    noun = f"{{count}} {noun}s" if draw.random() < 0.12 else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+    parts = draw.choice(ASKS["_VERBS"]).strip(), noun, draw.choice(ASKS["_ABOUT"]), draw.choice(ASKS["_BOUNDS"])
+    return _filled(" ".join(parts).strip() + draw.choice((".", ".", "", "?", "!", ":")), draw, common)
+
+
+def _filled(template: str, draw: random.Random, common: list[str]) -> str:
+    value = lambda slot: draw.choice(CLEAN_SLOTS[slot]) if slot in CLEAN_SLOTS else _MADE_CLEAN[slot](draw, common)  # noqa: E731
+    return values.filled(template, value)[0]
+
+
 WEIGHTS = {
     "english": 0.17,
     "local": 0.10,
@@ -108,11 +147,10 @@ WEIGHTS = {
     "prompt": 0.38,
     "passage": 0.10,
     "presidio": 0.06,
-    "nannigalaxy": 0.02,
     "tweet": 0.15,
     "pupa": 0.30,
 }
-ASKS = 0.6  # share of requests among the clean sentences
+ASKED = 0.6  # share of requests among the clean sentences
 PEOPLE = 0.7  # share of known names in clean prompts that training passes over; the others count as clean
 
 
@@ -125,7 +163,7 @@ class Material:
         self.common = {word for word, count in counted.items() if count >= 2} | nobodys
         self.words = sorted(word for word in self.common if len(word) > 3 and word not in values.KNOWN)
         self.local = [(language, line) for language, lines in SENTENCES["LOCAL"].items() for line in lines.splitlines()]
-        self.clean = SENTENCES["CLEAN"] + clean_text.WORDS["CLEAN_ELSEWHERE"]
+        self.clean = SENTENCES["CLEAN"] + CLEAN["CLEAN_ELSEWHERE"]
         self._makers: dict[str, Callable[[random.Random], Text]] = {
             "english": lambda draw: made(draw.choice(SENTENCES["EN"]), draw, None),
             "local": self._local,
@@ -135,7 +173,6 @@ class Material:
             "prompt": self._prompt,
             "passage": self._passage,
             "presidio": lambda draw: draw.choice(sets["presidio"]),
-            "nannigalaxy": lambda draw: recast(draw.choice(sets["nannigalaxy"]), draw),
             "tweet": lambda draw: recast(draw.choice(sets["wnut17"]), draw, 0.5),
             "pupa": lambda draw: recast(piece(draw.choice(sets["pupa"]), draw), draw, 0.6),
         }
@@ -163,7 +200,7 @@ class Material:
         return line, []
 
     def _plain(self, draw: random.Random) -> Text:
-        make = clean_text.asked if draw.random() < ASKS else clean_text.sentence
+        make = _asked if draw.random() < ASKED else _sentence
         lines = [make(draw, self.words) for _ in range(draw.choice((1, 1, 2, 4)))]
         return draw.choice(("\n", " ", "\n\n")).join(lines), []
 

@@ -1,7 +1,7 @@
 """Train tier 2 of detection: `python -m cloister_bench.tagger.train --shared DIR --out TAGGER.npz`.
 
 It trains on what it generates (seeded) and on quarters 0 and 1 of the shared sets whose licences permit it: presidio
-(MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard (Apache-2.0),
+(MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), self-instruct and Arena-Hard (Apache-2.0),
 awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), and paragraphs of Wikipedia (WikiText-2, CC
 BY-SA) for their common words. Quarter 2 chooses the thresholds, quarter 3 is for tests; what has eight words in a row
 in common with either is left out. Nothing is trained on pii_anon or MT-Bench.

@@ -14,7 +14,7 @@ from cloister.prefix.public_pages import ALL, Template
 from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
 from cloister_bench.sharing.workloads import EXPLAINED, VARIANTS, WORKLOADS, Prompt, Texts, read_texts, requests
 from cloister_bench.sharing.workloads import replay as replay_offline
-from cloister_bench.sharing.world import PAGE, Reader, Tokens, blocks_in
+from cloister_bench.sharing.world import PAGE, Reader, Tokens
 from cloister_bench.suite.documents import draw_figures
 
 
@@ -81,7 +81,7 @@ def test_each_policy_finds_what_it_should_and_no_more() -> None:
 
 
 def test_gains_are_between_partition_and_global_and_what_was_not_measured_is_no_success(tmp_path: Path) -> None:
-    plan = Plan((200,), 2, 1, 100, "none", 8)
+    plan = Plan((200,), 2, 1, "none", 8)
     results = Results(plan, "m")
     results.tokens["chat", 200] = 2000
     for policy, found in (("partition", 400), ("counted", 900), ("global", 1200)):
@@ -93,9 +93,3 @@ def test_gains_are_between_partition_and_global_and_what_was_not_measured_is_no_
     assert not verdicts["gain of counted+registered, 24 tenants, chat"]
     assert tables(document)[0].rows[1] == ["counted", "0.450 (0.62)"]
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-workloads.png"]
-
-
-def test_a_pool_has_whole_pages_of_the_models_shape() -> None:
-    shape = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
-    assert blocks_in(1024, shape) == (1 << 30) // (2 * 2 * 30 * 3 * 64 * 16)
-    assert blocks_in(7, {}) == 7
