@@ -6,14 +6,11 @@ from time import monotonic
 
 from cloister.cli.options import settings_command
 from cloister.config import option
-from cloister.errors import SetupError
 from cloister_bench.cli.suite import Bars, Output, measure_suite
 
 
 class DetectionOptions(Output):
-    data: Path | None = option(
-        None, "The folder that has data/pii.", metavar="DIR", envvar="CLOISTER_SHARED", show_default="$CLOISTER_SHARED"
-    )
+    data: Path = option(Path("../shared"), "The folder that has data/pii.", metavar="DIR", envvar="CLOISTER_SHARED")
 
 
 @settings_command(DetectionOptions)
@@ -35,11 +32,7 @@ def bench_detection(options: DetectionOptions) -> None:
     from cloister_bench.detection.redaction_recall import RedactionRecall, clinical_samples
     from cloister_bench.detection.results import FIGURES, Plan, Results, examined, latencies, tables
 
-    if (folder := options.data) is None:
-        raise SetupError(
-            "The texts to measure on are not known.", hint="Name the folder that has data/pii: --data DIR."
-        )
-    pipeline = shipped_pipeline()
+    folder, pipeline = options.data, shipped_pipeline()
     calibration = pipeline.calibration
     plan = Plan(public_below=calibration.public, private_from=calibration.private)
     results = Results(plan, "rules and tagger")

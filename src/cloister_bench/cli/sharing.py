@@ -71,13 +71,12 @@ def bench_sharing(options: SharingOptions) -> None:
 
 
 def _replay(results: Results, where: tuple[str, int], asked: list[Request], reader: Reader, bars: Bars) -> None:
-    from cloister_bench.sharing.workloads import EXPLAINED, VARIANTS, prompts_of, replay, templates_of
+    from cloister_bench.sharing.workloads import VARIANTS, prompts_of, replay, templates_of
 
-    variants = {**VARIANTS, **EXPLAINED}
-    bars.begin(f"{where[0]}, {where[1]} tenants", len(asked) + len(variants))
+    bars.begin(f"{where[0]}, {where[1]} tenants", len(asked) + len(VARIANTS))
     prompts = prompts_of(asked, reader, lambda: bars.advance("reading"))
     results.tokens[where] += sum(len(one.tokens) for one in prompts)
     templates = templates_of(asked, reader)
-    for name, variant in variants.items():
+    for name, variant in VARIANTS.items():
         results.found[where, name] += sum(replay(prompts, reader, templates, variant))
         bars.advance(name)

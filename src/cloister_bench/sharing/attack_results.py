@@ -76,16 +76,15 @@ def tables(document: Document) -> list[Table]:
     kinds = dict.fromkeys((row["policy"], row["attacker"]) for row in rows)
     summed = [_summed([row for row in rows if (row["policy"], row["attacker"]) == kind]) for kind in kinds]
     means = {f"by {signal}": signal for signal in SIGNALS}
-    columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most", "in": "in"}
+    columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most"}
     title = f"Secrets found, mean of all families, and most (guessing: {GUESSING})"
     return [Table.of(title, summed, columns, 2), documents.targets_table(document["targets"])]
 
 
 def _summed(rows: list[Row]) -> Row:
     means = {signal: round(fmean(row[signal] for row in rows), 4) for signal in SIGNALS}
-    most, family = max((max(row[signal] for signal in SIGNALS), row["family"]) for row in rows)
-    named = {"most": f"{most:.4f}", "in": family if most > GUESSING else "-"}
-    return {**rows[0], **means, **named, "of": sum(row["of"] for row in rows)}
+    most = max(row[signal] for signal in SIGNALS for row in rows)
+    return {**rows[0], **means, "most": most, "of": sum(row["of"] for row in rows)}
 
 
 def _drawn(document: Document) -> list[Row]:

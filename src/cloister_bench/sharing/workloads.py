@@ -91,12 +91,11 @@ class Variant(NamedTuple):
     foreseen: bool = False
 
 
-VARIANTS = {policy: Variant(policy, policy == "registered") for policy in get_args(PolicyName)}
+VARIANTS: dict[str, Variant] = {policy: Variant(policy, policy == "registered") for policy in get_args(PolicyName)}
 VARIANTS["counted+registered"] = Variant("counted", registered=True)
-EXPLAINED = {  # what count alone loses, cause by cause; the rest are pages that too few accounts send
-    "counted, votes known": Variant("counted", foreseen=True),
-    "counted, votes known, no veto": Variant("counted", veto=False, foreseen=True),
-}
+# What count alone loses, cause by cause; the rest are pages that too few accounts send.
+VARIANTS["counted, votes known"] = Variant("counted", foreseen=True)
+VARIANTS["counted, votes known, no veto"] = Variant("counted", veto=False, foreseen=True)
 
 
 class Prompt(NamedTuple):
