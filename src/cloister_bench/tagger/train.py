@@ -6,7 +6,7 @@ awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), and parag
 BY-SA) for their common words. Quarter 2 chooses the thresholds, quarter 3 is for tests; what has eight words in a row
 in common with either is left out. Nothing is trained on pii_anon or MT-Bench.
 
-Several nets are trained one after another, each with its own order of the words; the tagger takes the mean of their
+Several nets are trained in turn, each with its own order of the words; the tagger takes the mean of their
 logits. Minutes on a GPU with cores that generate, hours on two cores. Needs torch; what it writes needs numpy alone."""
 
 import argparse
