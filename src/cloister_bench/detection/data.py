@@ -34,7 +34,7 @@ def read_sets(folder: Path) -> Iterator[Sample]:
     data = folder / "data"
     if not (data / "pii").is_dir():
         raise SetupError(f"There is no data/pii in {folder}.", hint="Name the folder that has it: --data DIR.")
-    for reader in (_presidio, _pii_anon, _pupa, _wnut, _nannigalaxy, _prompts):
+    for reader in (_presidio, _pii_anon, _pupa, _wnut, _prompts):
         try:
             yield from reader(data)
         except (OSError, ValueError, KeyError) as wrong:
@@ -92,18 +92,6 @@ def _wnut(data: Path) -> Iterator[Sample]:
             text += word
         if text:
             yield Sample("wnut17", "en", quarter_of(number), text, tuple(spans))
-
-
-def _nannigalaxy(data: Path) -> Iterator[Sample]:
-    """All of it may be trained on: it is in the quarter 0."""
-    for row in records(data / "pii/nannigalaxy_pii_syn_nano_en.json"):
-        named = [(each.get("entity") or each["="], each["label"]) for each in row["NER"]]
-        spans = tuple(
-            (found.start(), found.end(), label)
-            for entity, label in named
-            for found in re.finditer(re.escape(entity), row["text"])
-        )
-        yield Sample("nannigalaxy", "en", 0, row["text"], spans)
 
 
 def _prompts(data: Path) -> Iterator[Sample]:

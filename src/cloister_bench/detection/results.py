@@ -3,14 +3,13 @@ targets, tables and figure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import quantiles
+from statistics import median
 from time import process_time_ns
-from typing import Any
 
 from cloister.detection.folding import fold
 from cloister.detection.pipeline import Pipeline, blocks_of, even_blocks
 from cloister.messages.controller_detector import Label
-from cloister_bench.detection.data import UNKNOWN, Sample
+from cloister_bench.detection.data import TEST, UNKNOWN, Sample
 from cloister_bench.detection.redaction_recall import redaction_table
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import (
@@ -24,6 +23,7 @@ from cloister_bench.suite.documents import (
     rate_cell,
     rate_of,
     targets_table,
+    value_of,
 )
 
 BLOCK_CHARACTERS = 64
@@ -74,30 +74,27 @@ def threshold_for(blocks: Sequence[Block], wanted: float) -> float:
     return missed[min(allowed, len(missed) - 1)] if missed else 1.0
 
 
-def latencies(pipeline: Pipeline, text: str) -> dict[str, dict[str, float]]:
-    """Processor time of each tier on prompts of about 512 tokens, in µs; of tier 2 also for each block."""
+def latencies(pipeline: Pipeline, text: str) -> dict[str, float]:
+    """Medians of processor time, in µs: of tier 1 on prompts of about 512 tokens, of tier 2 on a block of them."""
     size, tagger = PROMPT_CHARACTERS, pipeline.tagger
     assert tagger is not None
-    took: dict[str, list[float]] = {"tier 1": [], "tier 2": [], "tier 2, a block": []}
+    tier1, tier2 = [], []
     for at in range(0, min(len(text) - size + 1, PROMPTS * size), size):
         prompt = text[at : at + size]
         began = process_time_ns()
         pipeline.rules.find((folded := fold(prompt)).text)
         between = process_time_ns()
         tagger.tag(folded.text)
-        ended = process_time_ns()
-        took["tier 1"].append((between - began) / 1000)
-        took["tier 2"].append((ended - between) / 1000)
-        took["tier 2, a block"].append((ended - between) / 1000 / (size // BLOCK_CHARACTERS))
-    return {name: _percentiles(times) for name, times in took.items() if len(times) > 1}
-
-
-def _percentiles(times: list[float]) -> dict[str, float]:
-    cut = quantiles(times, n=100, method="inclusive")
-    return {"p50": round(cut[49], 1), "p95": round(cut[94], 1), "p99": round(cut[98], 1), "of": len(times)}
+        tier1.append(between - began)
+        tier2.append(process_time_ns() - between)
+    if not tier1:
+        return {}
+    block = median(tier2) / (size // BLOCK_CHARACTERS)
+    return {TIER_1: round(median(tier1) / 1000, 1), TIER_2: round(block / 1000, 1)}
 
 
 ALL = "tiers 1 and 2"
+TIER_1, TIER_2 = "tier 1 on 512 tokens, µs", "tier 2 on a block, µs"
 LEAST_DRAWN = 20  # blocks
 
 
@@ -105,27 +102,16 @@ LEAST_DRAWN = 20  # blocks
 class Plan:
     """`quarter`: which part of each set; 3 was never trained or calibrated on."""
 
-    quarter: int = 3
+    quarter: int = TEST
     public_below: float = 0.0
     private_from: float = 0.0
 
 
-def _of(*path: str) -> Callable[[Row], Any]:
-    """None where a part of the path is missing."""
-
-    def found(row: Any) -> Any:
-        for name in path:
-            row = (row or {}).get(name)
-        return row
-
-    return found
-
-
 TARGETS = (
-    Target("recall of private blocks", 0.98, _of("overall", ALL, "recall", "share")),
-    Target("clean blocks held private", 0.15, _of("overall", ALL, "held_clean", "share"), "at most"),
-    Target("tier 1 on 512 tokens, µs", 100.0, _of("latency_us", "tier 1", "p50"), "at most"),
-    Target("tier 2 on a block, µs", 500.0, _of("latency_us", "tier 2, a block", "p50"), "at most"),
+    Target("recall of private blocks", 0.98, lambda found: found["overall"][ALL]["recall"]["share"]),
+    Target("clean blocks held private", 0.15, lambda found: found["overall"][ALL]["held_clean"]["share"], "at most"),
+    Target(TIER_1, 100.0, value_of("latency_us", TIER_1), "at most"),
+    Target(TIER_2, 500.0, value_of("latency_us", TIER_2), "at most"),
 )
 
 
@@ -133,23 +119,19 @@ TARGETS = (
 class Results(documents.Results):
     plan: Plan
     blocks: list[Block] = field(default_factory=list)
-    latency_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    latency_us: dict[str, float] = field(default_factory=dict)
     redaction: list[Row] = field(default_factory=list)
     redaction_of_clean: Row = field(default_factory=dict)
     targets = TARGETS
 
     def numbers(self) -> Document:
-        elsewhere = [block for block in self.blocks if block.language != "en"]
         return {
             "overall": self._rates(self.blocks),
             "datasets": self._by("dataset"),
-            "languages": {**self._by("language"), "all but en": self._rates(elsewhere)},
+            "languages": self._by("language"),
             "latency_us": self.latency_us,
             "redaction": {"secrets": self.redaction, "clean": self.redaction_of_clean},
         }
-
-    def remarks(self) -> Document:
-        return {"blocks": len(self.blocks)}
 
     def _rates(self, blocks: Sequence[Block]) -> Row:
         """By tier."""
@@ -166,29 +148,22 @@ class Results(documents.Results):
         return {name: self._rates(group) for name, group in sorted(groups.items())}
 
 
-def _rates_table(title: str, rows: Row, *tiers: str) -> Table:
-    """As wide as a terminal of 80 columns without columns for single `tiers`."""
+def _rates_table(title: str, by_name: Row) -> Table:
+    rows = [{"name": name, **rates[ALL]} for name, rates in by_name.items()]
     columns: dict[str, str | Cell] = {
         "": "name",
-        **{tier: _of(tier, "recall", "share") for tier in tiers},
-        "recall": lambda row: rate_cell(row[ALL]["recall"]),
-        "of": _of(ALL, "recall", "of"),
-        "clean held": lambda row: rate_cell(row[ALL]["held_clean"]),
-        "of clean": _of(ALL, "held_clean", "of"),
+        "recall": lambda row: rate_cell(row["recall"]),
+        "of": lambda row: row["recall"]["of"],
+        "clean held": lambda row: rate_cell(row["held_clean"]),
+        "of clean": lambda row: row["held_clean"]["of"],
     }
-    return Table.of(title, _named(rows), columns)
-
-
-def _named(rows: Row) -> list[Row]:
-    return [{"name": name, **row} for name, row in rows.items()]
+    return Table.of(title, rows, columns)
 
 
 def tables(document: Document) -> list[Table]:
-    times = {"": "name", "p50": "p50", "p95": "p95", "p99": "p99"}
     return [
-        _rates_table("Sets", {"all": document["overall"], **document["datasets"]}, "tier 1", "tier 2"),
+        _rates_table("Sets", {"all": document["overall"], **document["datasets"]}),
         _rates_table("Languages", document["languages"]),
-        Table.of("Processor time on 512 tokens, µs", _named(document["latency_us"]), times),
         redaction_table(document["redaction"]["secrets"]),
         targets_table(document["targets"]),
     ]

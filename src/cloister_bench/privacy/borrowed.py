@@ -22,7 +22,7 @@ def cache_timing(victim: Victim) -> Iterator[Row]:
     reader, every = Reader(victim.tokenizer), attacked(Setting())
     settings = {name: every[name] for name in POLICIES}
     rates: Rates = {}
-    families = read_families(None)
+    families = read_families()
     for number, family in enumerate(families, 1):
         victim.say(f"family {number} of {len(families)}")
         add_rates(rates, attack_family(family, reader, settings, victim.plan.trials, victim.plan.seed))

@@ -15,7 +15,6 @@ from cloister_bench.suite.documents import Document, Panel, Row, Table, Target
 GUESSING = 1 / CANDIDATES
 POPULAR = f"sent by {by.CROWD}"
 BEYOND = (*(voters(number) for number in IDENTITIES if number > VOTERS), POPULAR, MARKING)  # not what is promised
-SHOWN = ("plain", "7 voters", "over restarts", "12 voters", POPULAR)
 MOST_GAIN = 0.01
 
 
@@ -23,44 +22,31 @@ MOST_GAIN = 0.01
 class Plan:
     families: tuple[str, ...]
     trials: int
-    http: int
     seed: int
     setting: Setting
 
 
-def gain(
-    policy: str, signal: str, *attackers: str, but: tuple[str, ...] = (), family: str = "", least: bool = False
-) -> Callable[[Document], float | None]:
-    """The largest (or `least`) of all families, above guessing."""
+def gain(policy: str, *attackers: str, signal: str = "clock") -> Callable[[Document], float | None]:
+    """The largest of all families, above guessing: of these attackers, or of all that a promise is made for."""
 
     def chosen(row: Row) -> bool:
-        named = row["attacker"] in attackers or (not attackers and row["attacker"] not in but)
-        return row["policy"] == policy and named and family in ("", row["family"])
+        named = row["attacker"] in attackers if attackers else row["attacker"] not in BEYOND
+        return row["policy"] == policy and named
 
     def measured(document: Document) -> float | None:
-        gains = [row[signal] - GUESSING for row in filter(chosen, document["offline"])]
-        return (min if least else max)(gains, default=None)
+        return max((row[signal] - GUESSING for row in filter(chosen, document["offline"])), default=None)
 
     return measured
 
 
-def _small(name: str, measured: Callable[[Document], float | None]) -> Target:
-    return Target(name, MOST_GAIN, measured, "at most")
-
-
+HELD = ("counted", "registered", "partition", "none")
 TARGETS = (
-    *(
-        _small(f"counted, up to {VOTERS} identities, gain by {one}", gain("counted", one, but=BEYOND))
-        for one in SIGNALS
-    ),
-    *(_small(f"{name}, gain", gain(name, "clock", but=BEYOND)) for name in ("registered", "partition", "none")),
-    _small("counted, gain from a prompt marked by its account", gain("counted", "count", MARKING)),
-    Target("global, least gain of the plain attacker", 0.7, gain("global", "count", "plain", least=True)),
-    Target("noise off: gain of voters", 0.1, gain(by.NO_NOISE_NAME, "clock")),
-    Target("grid off, T 0: gain by time", 0.2, gain(by.NO_GRID_NAME, "time")),
-    _small("grid off, T 0: gain by count", gain(by.NO_GRID_NAME, "count")),
-    Target("veto off: least gain from a popular text", 0.7, gain(by.NO_VETO_NAME, "clock", POPULAR, least=True)),
-    _small("veto on: gain from popular identifiers", gain("counted", "clock", POPULAR, family="identifiers")),
+    *(Target(f"{name}, gain", MOST_GAIN, gain(name), "at most") for name in HELD),
+    Target("counted, gain from marked prompts", MOST_GAIN, gain("counted", MARKING, signal="count"), "at most"),
+    Target("global, gain of the plain attacker", 0.7, gain("global", "plain")),
+    Target("noise off: gain of voters", 0.1, gain(by.NO_NOISE_NAME)),
+    Target("grid off, T 0: gain by time", 0.2, gain(by.NO_GRID_NAME, signal="time")),
+    Target("veto off: gain from a popular text", 0.7, gain(by.NO_VETO_NAME, POPULAR)),
 )
 
 
@@ -68,21 +54,15 @@ TARGETS = (
 class Results(documents.Results):
     plan: Plan
     offline: dict[str, by.Rates] = field(default_factory=dict)  # by family
-    http: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # [trials, right] by setting and signal
     targets = TARGETS
 
     def numbers(self) -> Document:
-        offline, http = [], []
+        offline = []
         for family, rates in self.offline.items():
             for (policy, attacker), (of, *right) in rates.items():
                 shares = {signal: round(one / of, 5) for signal, one in zip(SIGNALS, right, strict=True)}
-                low, high = documents.wilson(right[-1], int(of))  # of the exact clock
-                row = {"family": family, "policy": policy, "attacker": attacker, "of": int(of), **shares}
-                offline.append({**row, "low": round(low, 4), "high": round(high, 4)})
-        for policy, signals in self.http.items():
-            for signal, (of, one) in signals.items():
-                http.append({"policy": policy, "signal": signal, **documents.rate_of(one, int(of))})
-        return {"guessing": GUESSING, "offline": offline, "http": http}
+                offline.append({"family": family, "policy": policy, "attacker": attacker, "of": int(of), **shares})
+        return {"guessing": GUESSING, "offline": offline}
 
     def remarks(self) -> Document:
         setting = self.plan.setting
@@ -94,47 +74,26 @@ def tables(document: Document) -> list[Table]:
     kinds = dict.fromkeys((row["policy"], row["attacker"]) for row in rows)
     summed = [_summed([row for row in rows if (row["policy"], row["attacker"]) == kind]) for kind in kinds]
     means = {f"by {signal}": signal for signal in SIGNALS}
-    columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most", "in": "in"}
-    families: dict[str, Row] = {}
-    shown = {one: one for one in ("family", *SHOWN)}
-    for row in rows:
-        if row["policy"] == "counted" and row["attacker"] in SHOWN:
-            found = families.setdefault(row["family"], {"family": row["family"], **dict.fromkeys(SHOWN, "-")})
-            found[row["attacker"]] = f"{row['clock']:.4f} ±{(row['high'] - row['low']) / 2:.3f}"
-    http: dict[str, str | documents.Cell] = {
-        "policy": "policy",
-        "by": "signal",
-        "trials": "of",
-        "found": documents.rate_cell,
-    }
-    every = [
-        Table.of(f"Secrets found, mean of all families, and most (guessing: {GUESSING})", summed, columns, 2),
-        Table.of("Secrets found under counted, by an exact clock", families.values(), shown),
-        Table.of("Over HTTP", document["http"], http, 2),
-    ]
-    return [*(table for table in every if table.rows), documents.targets_table(document["targets"])]
+    columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most"}
+    title = f"Secrets found, mean of all families, and most (guessing: {GUESSING})"
+    return [Table.of(title, summed, columns, 2), documents.targets_table(document["targets"])]
 
 
 def _summed(rows: list[Row]) -> Row:
     means = {signal: round(fmean(row[signal] for row in rows), 4) for signal in SIGNALS}
-    most, family = max((max(row[signal] for signal in SIGNALS), row["family"]) for row in rows)
-    named = {"most": f"{most:.4f}", "in": family if most > GUESSING else "-"}
-    return {**rows[0], **means, **named, "of": sum(row["of"] for row in rows)}
+    most = max(row[signal] for signal in SIGNALS for row in rows)
+    return {**rows[0], **means, "most": most, "of": sum(row["of"] for row in rows)}
 
 
 def _drawn(document: Document) -> list[Row]:
-    """By an exact clock: voters of `counted`, with noise and without, and families of secrets."""
+    """Voters of `counted` by an exact clock, with noise and without."""
     rows: list[Row] = document["offline"]
     found: list[Row] = []
     for policy in ("counted", by.NO_NOISE_NAME):
         for number in (*IDENTITIES, document["plan"]["setting"]["threshold"] + by.SPARE):
             shares = [row["clock"] for row in rows if (row["policy"], row["attacker"]) == (policy, voters(number))]
             drawn = {"mean of families": fmean(shares), "most": max(shares)} if shares else {}
-            found += [{"panel": 0, "x": number, "share": one, "by": f"{policy}, {of}"} for of, one in drawn.items()]
-    for row in rows:
-        if (row["policy"], row["attacker"]) in (("counted", voters(VOTERS)), ("global", "plain")):
-            by_name = f"{row['policy']}, {row['attacker']}"
-            found.append({"panel": 1, "x": row["family"].replace(" ", "\n"), "share": row["clock"], "by": by_name})
+            found += [{"voters": number, "share": one, "by": f"{policy}, {of}"} for of, one in drawn.items()]
     return found
 
 
@@ -142,9 +101,7 @@ FIGURES = {
     "sharing-attack": documents.charts(
         _drawn,
         "share of secrets found by an exact clock (dashed: guessing)",
-        Panel("x", "share", "by", "over the attacker's identities", where={"panel": 0}, limit=GUESSING),
-        Panel("x", "share", "by", "by family of secrets", "bars", where={"panel": 1}, limit=GUESSING),
-        grid=(2, 1),
+        Panel("voters", "share", "by", "over the attacker's identities", limit=GUESSING),
         panel=(10.0, 3.4),
     )
 }

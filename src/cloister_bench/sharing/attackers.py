@@ -8,11 +8,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from operator import eq
+from typing import NamedTuple
 
 from cloister.prefix.public_pages import ALL, Template
-from cloister_bench.sharing.families import BEFORE, CANDIDATES, Family, Trial, trials
+from cloister_bench.sharing.families import BEFORE, Family, Trial, trials
 from cloister_bench.sharing.world import NO_NOISE, PAGE, Reader, Seen, Setting, Tokens, World
 
 SIGNALS = ("count", "time", "clock")
@@ -81,7 +82,7 @@ class Notes:
             tokens, own = pages * PAGE + 1, max(pages - 1, min(own, pages))
         rest = max(1, (tokens - 1) // PAGE - own)
         expected, took = (self._setting.milliseconds(tokens - PAGE * found) for found in (own, max(seen.found, own)))
-        saved = (expected - took) / (self._setting.ms_per_token * PAGE)
+        saved = (expected - took) / PAGE
         for signal, more in zip(SIGNALS, (seen.reported - own, saved, seen.found - own), strict=True):
             self._weights[signal][one] += look.weight * max(0, more) / rest
 
@@ -200,54 +201,42 @@ def score(weights: Sequence[float], true: int, hidden: Sequence[int]) -> float:
 NO_NOISE_NAME, NO_VETO_NAME = "counted without noise", "counted without veto"
 ALL_SHARED_NAME, NO_GRID_NAME = "T 0 without noise", "T 0 without noise and grid"
 Rates = dict[tuple[str, str], list[float]]  # by setting and attacker: trials, and how often each signal was right
-CHUNKS_EACH = 16  # then a process ends, with the labels that it kept
-SAMPLED_EVERY = 5  # draws
-CHUNK = 20 * CANDIDATES  # trials of a family at a time, so that all families grow together
-_FEW = ("plain", "page by page", MARKING)
+_FEW = ("plain", "page by page", MARKING, FLOODING)
 
 
-@dataclass(frozen=True, slots=True)
-class Attacked:
-    """`sampled`: attacks that take long or only have to win."""
-
+class Attacked(NamedTuple):
     setting: Setting
-    attacks: Sequence[str] = ()
-    sampled: Sequence[str] = ()
+    attacks: Sequence[str]
 
 
 def attacked(counted: Setting) -> dict[str, Attacked]:
     """Every policy, and `counted` with a switch off and the attack that should then win. Policies of papers have no
     grid."""
     shared = replace(counted, threshold=0, epsilon=NO_NOISE)
-    flooded = (FLOODING,)
     return {
-        "counted": Attacked(counted, ("voting", "page by page", "in advance", MARKING), (FLOODING, "popular")),
-        "registered": Attacked(replace(counted, policy="registered"), _FEW, flooded),
-        "partition": Attacked(replace(counted, policy="partition"), _FEW, flooded),
-        "none": Attacked(replace(counted, policy="none"), _FEW, flooded),
-        "global": Attacked(replace(counted, policy="global", grid_ms=0), _FEW, flooded),
-        NO_NOISE_NAME: Attacked(replace(counted, epsilon=NO_NOISE), (), ("voting",)),
-        NO_VETO_NAME: Attacked(replace(counted, veto=False), (), ("popular",)),
-        ALL_SHARED_NAME: Attacked(shared, (), ("plain",)),
-        NO_GRID_NAME: Attacked(replace(shared, grid_ms=0), (), ("plain",)),
+        "counted": Attacked(counted, ("voting", "page by page", "in advance", MARKING, FLOODING, "popular")),
+        "registered": Attacked(replace(counted, policy="registered"), _FEW),
+        "partition": Attacked(replace(counted, policy="partition"), _FEW),
+        "none": Attacked(replace(counted, policy="none"), _FEW),
+        "global": Attacked(replace(counted, policy="global", grid_ms=0), _FEW),
+        NO_NOISE_NAME: Attacked(replace(counted, epsilon=NO_NOISE), ("voting",)),
+        NO_VETO_NAME: Attacked(replace(counted, veto=False), ("popular",)),
+        ALL_SHARED_NAME: Attacked(shared, ("plain",)),
+        NO_GRID_NAME: Attacked(replace(shared, grid_ms=0), ("plain",)),
     }
 
 
-def attack_family(
-    family: Family, reader: Reader, settings: dict[str, Attacked], count: int, seed: int, start: int = 0
-) -> Rates:
-    """Trials from `start` on; whole draws."""
+def attack_family(family: Family, reader: Reader, settings: dict[str, Attacked], count: int, seed: int) -> Rates:
     rates: Rates = {}
-    draw = random.Random(f"{seed} {family.name} deployments from {start}")
+    draw = random.Random(f"{seed} {family.name} deployments")
     registered = [Template("common", (ALL,), "0" * 64, reader.tokens(BEFORE))]
-    for number, trial in enumerate(islice(trials(family, start + count, seed), start, None), start):
+    for trial in trials(family, count, seed):
         order = draw.sample(range(len(trial.candidates)), len(trial.candidates))
         case = Case.of(reader, trial, order)
-        sampled = not number // CANDIDATES % SAMPLED_EVERY
-        for name, one in settings.items():
-            world = partial(World, one.setting, reader, draw.randbytes(32), registered)
-            hidden = [] if one.setting.shows_all else [at for at in order if case.hides(reader, at)]
-            for kind in (*one.attacks, *(one.sampled if sampled else ())):
+        for name, (setting, attacks) in settings.items():
+            world = partial(World, setting, reader, draw.randbytes(32), registered)
+            hidden = [] if setting.shows_all else [at for at in order if case.hides(reader, at)]
+            for kind in attacks:
                 for attacker, weights in attack(kind, world, case).items():
                     right = (score(weights[signal], case.true, hidden) for signal in SIGNALS)
                     add_rates(rates, {(name, attacker): [1, *right]})
@@ -259,27 +248,18 @@ def add_rates(rates: Rates, more: Rates) -> None:
         rates[kind] = [one + other for one, other in zip(rates.get(kind, [0.0] * len(row)), row, strict=True)]
 
 
-_work: tuple[dict[str, Family], Reader, dict[str, Attacked], int]  # forked processes have it: it cannot be sent
-
-
-def chunks(families: Sequence[Family], count: int) -> list[tuple[str, int, int]]:
-    """Family, first trial, trials."""
-    return [(family.name, start, min(CHUNK, count - start)) for start in range(0, count, CHUNK) for family in families]
+_work: tuple[Reader, dict[str, Attacked], int, int]  # forked processes have it: it cannot be sent
 
 
 def attack_families(
     families: Sequence[Family], reader: Reader, settings: dict[str, Attacked], count: int, seed: int
 ) -> Iterator[tuple[str, Rates]]:
-    """Chunk by chunk, in the order in which they end."""
+    """Family by family, in the order in which they end."""
     global _work
-    _work = {family.name: family for family in families}, reader, settings, seed
-    tasks = chunks(families, count)
-    workers = min(len(tasks), len(os.sched_getaffinity(0)))
-    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=CHUNKS_EACH) as pool:
-        yield from pool.imap_unordered(_attack_chunk, tasks)
+    _work = reader, settings, count, seed
+    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        yield from pool.imap_unordered(_attack_one, families)
 
 
-def _attack_chunk(chunk: tuple[str, int, int]) -> tuple[str, Rates]:
-    name, start, count = chunk
-    families, reader, settings, seed = _work
-    return name, attack_family(families[name], reader, settings, count, seed, start)
+def _attack_one(family: Family) -> tuple[str, Rates]:
+    return family.name, attack_family(family, *_work)

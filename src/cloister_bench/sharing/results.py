@@ -1,26 +1,25 @@
 """The document of `bench sharing`: what each policy finds, with targets, tables and a figure. Measures nothing."""
 
+from __future__ import annotations
+
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean
 
-from cloister_bench.sharing.workloads import WORKLOADS, Scale
+from cloister_bench.sharing.workloads import WORKLOADS
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Panel, Row, Table, Target, charts, find, targets_table, value_of
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`blocks`: of the pool, 16 tokens each. `texts`: where they are from."""
+    """`texts`: where they are from."""
 
-    policies: tuple[str, ...]
-    workloads: tuple[str, ...]
     tenants: tuple[int, ...]
     rounds: int
     seed: int
-    blocks: int
     texts: str
-    scale: Scale = field(default_factory=Scale)
+    chats: int
 
 
 def _gain(policy: str, tenants: int, workload: str) -> Callable[[Document], float | None]:
@@ -32,47 +31,33 @@ TARGETS = tuple(
     for policy, tenants, least in (("counted+registered", 24, 0.75), ("counted", 200, 0.5))
     for workload in ("first-chats", "chat")
 )
-LEAST_GAIN = 0.005
+LEAST_GAIN = 0.005  # of `global` over `partition`: with less there is no gain to divide by
 Where = tuple[str, int]  # workload and tenants
 
 
 @dataclass
 class Results(documents.Results):
-    """`found`: by workload, tenants and policy, each round's tokens found; `tokens`: each round's prompt tokens."""
+    """`found`: tokens by workload, tenants and policy; `tokens`: of all prompts."""
 
     plan: Plan
-    tokens: dict[Where, list[int]] = field(default_factory=dict)
-    found: dict[tuple[Where, str], list[int]] = field(default_factory=dict)
+    tokens: Counter[Where] = field(default_factory=Counter)
+    found: Counter[tuple[Where, str]] = field(default_factory=Counter)
     targets = TARGETS
 
     def numbers(self) -> Document:
         return {"offline": [self._row(where, policy) for where, policy in self.found]}
 
-    def _shares(self, where: Where, policy: str) -> list[float]:
-        return [one / all for one, all in zip(self.found.get((where, policy), ()), self.tokens[where], strict=False)]
-
     def _row(self, where: Where, policy: str) -> Row:
-        """`gain`: (found - partition) / (global - partition), of the rounds' means; `gains`: the rounds' own."""
-        every = [self._shares(where, one) for one in (policy, "partition", "global")]
-        return {
-            "workload": where[0],
-            "tenants": where[1],
-            "policy": policy,
-            "share": round(fmean(every[0]), 4),
-            "shares": [round(one, 4) for one in every[0]],
-            "gain": _ratio(*map(fmean, every)) if all(every) else None,
-            "gains": [_ratio(*shares) for shares in zip(*every, strict=False)],
-        }
-
-
-def _ratio(share: float, own: float, every: float) -> float | None:
-    """None where a cache for all finds hardly more than one for each tenant: there is no gain to divide by."""
-    return round((share - own) / (every - own), 4) if every - own > LEAST_GAIN else None
+        """`gain`: (found - partition) / (global - partition)."""
+        found, own, every = (self.found[where, one] for one in (policy, "partition", "global"))
+        gain = round((found - own) / (every - own), 4) if every - own > LEAST_GAIN * self.tokens[where] else None
+        share = round(found / self.tokens[where], 4)
+        return {"workload": where[0], "tenants": where[1], "policy": policy, "share": share, "gain": gain}
 
 
 def tables(document: Document) -> list[Table]:
     tenants, made = document["plan"]["tenants"], []
-    for workload in document["plan"]["workloads"]:
+    for workload in WORKLOADS:
         rows = [row for row in document["offline"] if row["workload"] == workload]
         policies = dict.fromkeys(row["policy"] for row in rows)
         cells = [[one, *(_cell(find(rows, policy=one, tenants=count)) for count in tenants)] for one in policies]
@@ -88,8 +73,7 @@ def _cell(row: Row | None) -> str:
 
 
 def _found(document: Document) -> list[Row]:
-    rows = [row for row in document["offline"] if row["policy"] in document["plan"]["policies"]]
-    return [{**row, "tenants": f"{row['tenants']} tenants"} for row in rows]
+    return [{**row, "tenants": f"{row['tenants']} tenants"} for row in document["offline"]]
 
 
 FIGURES = {

@@ -4,11 +4,11 @@ radix tree over a pool of empty blocks. Exact: an answer has what was found and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
@@ -33,35 +33,22 @@ _PARAMS = SamplingParams(max_tokens=1)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the attacked node was started with, and how fast it computes; every attacker knows it."""
+    """What the attacked node was started with; every attacker knows it."""
 
     policy: PolicyName = "counted"
     epsilon: float = 1.0
     threshold: int = 12
     veto: bool = True
     grid_ms: int = 100
-    ms_per_token: float = 1.0
 
     @property
     def shows_all(self) -> bool:
         """No detector hides candidates from all looks."""
         return not (self.policy == "counted" and self.veto)
 
-    def milliseconds(self, computed: int) -> float:
-        """When a first token leaves; on a grid, at its next line."""
-        exact = self.ms_per_token * computed
-        return exact if not self.grid_ms else -(-exact // self.grid_ms) * self.grid_ms
-
-
-def blocks_in(mib: int, config: Mapping[str, Any]) -> int:
-    """Pages in a cache of this size in bf16; of 1 MiB each where config.json does not say the model's shape."""
-    try:
-        heads = config["num_attention_heads"]
-        dim = config.get("head_dim") or config["hidden_size"] // heads
-        width = (config.get("num_key_value_heads") or heads) * dim
-        return int((mib << 20) // (2 * 2 * config["num_hidden_layers"] * width * PAGE))
-    except (KeyError, TypeError):
-        return mib
+    def milliseconds(self, computed: int) -> int:
+        """When a first token leaves, at 1 ms for each token of a prompt; on a grid, at its next line."""
+        return computed if not self.grid_ms else -(-computed // self.grid_ms) * self.grid_ms
 
 
 class Seen(NamedTuple):

@@ -1,16 +1,26 @@
-"""Draws texts to train on, made-up or shared, with other people: (text, [(start, end, class)]); class −1: ignore."""
+"""Draws texts to train on, made-up or of the shared data, with other people: (text, [(start, end, class)]); class −1:
+ignore. Licences are in SOURCES.md."""
 
 import random
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
-from cloister_bench.tagger import clean_text, corpora, values
+from cloister_bench.detection.data import Sample, read_sets
+from cloister_bench.tagger import values
 from cloister_bench.tagger.values import Text
 from cloister_bench.words import read_words
 
-SENTENCES = read_words("sentences")
+SENTENCES, ASKS, CLEAN = (read_words(name) for name in ("sentences", "asks", "clean_text"))
+CLEAN_SLOTS: dict[str, list[str]] = {**CLEAN["SLOTS"], "verb": ASKS["_TO"]}  # none is filled with personal data
+KIND_OF: dict[str, int] = {
+    label: getattr(values, kind) for kind, labels in read_words("corpora")["KINDS"].items() for label in labels
+}
+TRAINED_ON = (0, 1)  # quarters of each set
+PROMPTS = ("arena_hard", "mt_bench", "awesome", "self_instruct", "injecguard", "prompt_extraction")
+SHINGLE = 8  # a text that shares this many words in a row with a kept one is not trained on
 PRONOUNS = re.compile(
     r"\b(he|she|him|they|some(?:one|body)|the user|the customer|the author|the teacher)\b", re.IGNORECASE
 )
@@ -19,6 +29,65 @@ ORGANISATIONS = re.compile(
     r"|services|store|center|centre|agency|association|ngo|board|office|technolog|solutions)",
     re.IGNORECASE,
 )
+
+
+def _shingles(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.lower())
+    return {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+
+
+@cache
+def _kept(folder: Path) -> tuple[list[Sample], set[tuple[str, ...]]]:
+    """What may be trained on, and the shingles of what may not."""
+    samples, shingles = [], set()
+    for sample in read_sets(folder):
+        if sample.quarter in TRAINED_ON:
+            samples.append(sample)
+        else:
+            shingles |= _shingles(sample.text)
+    return [one for one in samples if not _shingles(one.text) & shingles], shingles
+
+
+def labelled(folder: Path) -> dict[str, list[Text]]:
+    sets: dict[str, list[Text]] = {}
+    for sample in _kept(folder)[0]:
+        if sample.dataset not in PROMPTS:
+            spans = [
+                (start, end, -1 if label == "?" else KIND_OF.get(label, values.NUMBER))
+                for start, end, label in sample.spans
+            ]
+            sets.setdefault(sample.dataset, []).append((sample.text, spans))
+    return sets
+
+
+def unlabelled(folder: Path) -> list[str]:
+    return [sample.text for sample in _kept(folder)[0] if sample.dataset in PROMPTS]
+
+
+def passages(folder: Path) -> list[str]:
+    """Paragraphs of Wikipedia (WikiText-2): for their common words, not for their names."""
+    text = (folder / "data/longctx/wikitext2_raw_test.txt").read_text(encoding="utf-8")
+    text = re.sub(r" @(.)@ ", r"\1", text)
+    text = re.sub(r" ([.,;:!?)])", r"\1", text).replace("( ", "(")
+    seen = _kept(folder)[1]
+    lines = {line.strip() for line in text.splitlines()}
+    return [line for line in sorted(lines) if len(line) > 200 and not _shingles(line) & seen]
+
+
+def doubtful(text: str, common: set[str]) -> list[tuple[int, int, int]]:
+    """Of an unlabelled text: what might be an entity, to be ignored in training."""
+    spans = []
+    for word in re.finditer(r"[^\W\d_]+|\d[\d.,:/-]{3,}\d|\S+@\S+", text):
+        found, low = word.group(), word.group().lower()
+        if found[0].isdigit() or "@" in found or (found[0].isupper() and (low not in common or low in values.KNOWN)):
+            spans.append((word.start(), word.end(), -1))
+    return spans
+
+
+def known(text: str) -> list[tuple[int, int, int]]:
+    """Of a clean text: names that a person might have, to be ignored in training."""
+    words = re.finditer(r"[A-Z][^\W\d_]+", text)
+    return [(word.start(), word.end(), -1) for word in words if word.group().lower() in values.KNOWN]
 
 
 def made(template: str, draw: random.Random, language: str | None) -> Text:
@@ -99,6 +168,44 @@ def titled(text: Text, draw: random.Random, share: float) -> Text:
     return "".join(letters), text[1]
 
 
+def _some(draw: random.Random, common: list[str], least: int, most: int) -> list[str]:
+    return [draw.choice(common) for _ in range(draw.randint(least, most))]
+
+
+_MADE_CLEAN: dict[str, Callable[[random.Random, list[str]], str]] = {
+    "title": lambda draw, common: " ".join(word.capitalize() for word in _some(draw, common, 2, 7)),
+    "code": lambda draw, common: draw.choice("__-.").join(_some(draw, common, 1, 3)),
+    "Camel": lambda draw, common: "".join(word.capitalize() for word in _some(draw, common, 1, 3)),
+    "common": lambda draw, common: draw.choice(common),
+    "Common": lambda draw, common: draw.choice(common).capitalize(),
+    "CAPS": lambda draw, common: draw.choice(common).upper(),
+    "count": lambda draw, _: str(draw.randint(2, 30)),
+    "year": lambda draw, _: str(draw.randint(1700, 2035)),
+    "number": lambda draw, _: draw.choice((f"{draw.randint(1, 999)}", f"{draw.randint(1, 9999) / 100}")),
+}
+
+
+def _sentence(draw: random.Random, common: list[str]) -> str:
+    """Clean text that looks like names: products, works, the long dead, headings, code, quantities."""
+    return _filled(draw.choice(CLEAN["SENTENCES"]), draw, common)
+
+
+def _asked(draw: random.Random, common: list[str]) -> str:
+    """A request that is given whole, or one that is put together."""
+    if draw.random() < 0.65:
+        return _filled(draw.choice(ASKS["LINES"]), draw, common)
+    adjective = draw.choice(ASKS["_ADJECTIVES"]) + " " if draw.random() < 0.6 else ""
+    noun = adjective + draw.choice(ASKS["_GENRES"])
+    noun = f"{{count}} {noun}s" if draw.random() < 0.12 else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+    parts = draw.choice(ASKS["_VERBS"]).strip(), noun, draw.choice(ASKS["_ABOUT"]), draw.choice(ASKS["_BOUNDS"])
+    return _filled(" ".join(parts).strip() + draw.choice((".", ".", "", "?", "!", ":")), draw, common)
+
+
+def _filled(template: str, draw: random.Random, common: list[str]) -> str:
+    value = lambda slot: draw.choice(CLEAN_SLOTS[slot]) if slot in CLEAN_SLOTS else _MADE_CLEAN[slot](draw, common)  # noqa: E731
+    return values.filled(template, value)[0]
+
+
 WEIGHTS = {
     "english": 0.17,
     "local": 0.10,
@@ -108,24 +215,23 @@ WEIGHTS = {
     "prompt": 0.38,
     "passage": 0.10,
     "presidio": 0.06,
-    "nannigalaxy": 0.02,
     "tweet": 0.15,
     "pupa": 0.30,
 }
-ASKS = 0.6  # share of requests among the clean sentences
+ASKED = 0.6  # share of requests among the clean sentences
 PEOPLE = 0.7  # share of known names in clean prompts that training passes over; the others count as clean
 
 
 class Material:
     def __init__(self, folder: Path) -> None:
-        sets = corpora.labelled(folder)
-        self.prompts, self.passages = corpora.unlabelled(folder), corpora.passages(folder)
+        sets = labelled(folder)
+        self.prompts, self.passages = unlabelled(folder), passages(folder)
         counted = Counter(word for text in (*self.prompts, *self.passages) for word in re.findall(r"\b[a-z]+\b", text))
         nobodys = {word.lower() for word in SENTENCES["CAPITALS_THAT_NAME_NOBODY"]}
         self.common = {word for word, count in counted.items() if count >= 2} | nobodys
         self.words = sorted(word for word in self.common if len(word) > 3 and word not in values.KNOWN)
         self.local = [(language, line) for language, lines in SENTENCES["LOCAL"].items() for line in lines.splitlines()]
-        self.clean = SENTENCES["CLEAN"] + clean_text.WORDS["CLEAN_ELSEWHERE"]
+        self.clean = SENTENCES["CLEAN"] + CLEAN["CLEAN_ELSEWHERE"]
         self._makers: dict[str, Callable[[random.Random], Text]] = {
             "english": lambda draw: made(draw.choice(SENTENCES["EN"]), draw, None),
             "local": self._local,
@@ -135,7 +241,6 @@ class Material:
             "prompt": self._prompt,
             "passage": self._passage,
             "presidio": lambda draw: draw.choice(sets["presidio"]),
-            "nannigalaxy": lambda draw: recast(draw.choice(sets["nannigalaxy"]), draw),
             "tweet": lambda draw: recast(draw.choice(sets["wnut17"]), draw, 0.5),
             "pupa": lambda draw: recast(piece(draw.choice(sets["pupa"]), draw), draw, 0.6),
         }
@@ -163,7 +268,7 @@ class Material:
         return line, []
 
     def _plain(self, draw: random.Random) -> Text:
-        make = clean_text.asked if draw.random() < ASKS else clean_text.sentence
+        make = _asked if draw.random() < ASKED else _sentence
         lines = [make(draw, self.words) for _ in range(draw.choice((1, 1, 2, 4)))]
         return draw.choice(("\n", " ", "\n\n")).join(lines), []
 
@@ -172,9 +277,9 @@ class Material:
 
     def _prompt(self, draw: random.Random) -> Text:
         text, _ = piece((draw.choice(self.prompts), []), draw)
-        known = [each for each in corpora.known(text) if draw.random() < PEOPLE]
-        return peopled((text, known), draw) if draw.random() < 0.3 else (text, known)
+        names = [each for each in known(text) if draw.random() < PEOPLE]
+        return peopled((text, names), draw) if draw.random() < 0.3 else (text, names)
 
     def _passage(self, draw: random.Random) -> Text:
         text, _ = piece((draw.choice(self.passages), []), draw)
-        return titled((text, corpora.doubtful(text, self.common)), draw, draw.choice((0.0, 0.1, 0.3)))
+        return titled((text, doubtful(text, self.common)), draw, draw.choice((0.0, 0.1, 0.3)))

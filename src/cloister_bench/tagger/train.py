@@ -1,25 +1,27 @@
 """Train tier 2 of detection: `python -m cloister_bench.tagger.train --shared DIR --out TAGGER.npz`.
 
 It trains on what it generates (seeded) and on quarters 0 and 1 of the shared sets whose licences permit it: presidio
-(MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard (Apache-2.0),
+(MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), self-instruct and Arena-Hard (Apache-2.0),
 awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), and paragraphs of Wikipedia (WikiText-2, CC
 BY-SA) for their common words. Quarter 2 chooses the thresholds, quarter 3 is for tests; what has eight words in a row
 in common with either is left out. Nothing is trained on pii_anon or MT-Bench.
 
-Several nets are trained at once, each with its own table, layers and order of the words; the tagger takes the mean of
-their logits. Half a minute on a GPU with cores that
-generate, hours on two cores. Needs torch; what it writes needs numpy alone."""
+Several nets are trained in turn, each with its own order of the words; the tagger takes the mean of their
+logits. Minutes on a GPU with cores that generate, hours on two cores. Needs torch; what it writes needs numpy alone."""
 
 import argparse
+import os
 import random
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from cloister.detection.folding import fold
 from cloister.detection.pipeline import Pipeline
@@ -32,8 +34,11 @@ from cloister_bench.suite.documents import wilson
 from cloister_bench.tagger.material import Material, joined
 from cloister_bench.tagger.values import UNIT, Text
 
+NETS = 4
+DIMENSION, HIDDEN, DILATIONS = 24, 32, (1, 2, 4)
 CLASSES = 9
 WIDTH = 5
+SEED = 21
 STEP_WORDS = 8192
 LETTERS, SHAPES, WHOLE = [0, 1, 2, 3, 4, 5, 8], [6, 7], [0, 8]  # features of a word's letters, shape, whole
 LEVELS = 15  # of a table's numbers, so that the file is small
@@ -41,165 +46,125 @@ RATE, DECAY, AVERAGE = 6e-3, 0.01, 0.998  # of learning; how weights shrink, and
 PRIVATE, SMALL = 0.5, 2.5  # weights of private words and of clean ones without a capital; others: 1
 BLANK, HIDE = 0.2, 0.3  # shares of words with hidden letters, and hidden as a whole
 DROPOUT, SMOOTH = 0.2, 0.02
-Tensors = dict[str, torch.Tensor]
-
-
-class Nets(nn.Module):
-    def __init__(self, count: int, dimension: int, hidden: int, dilations: tuple[int, ...]) -> None:
-        super().__init__()
-        self.count, self.dilations = count, dilations
-        self.table = nn.Parameter(torch.randn(count * (BUCKETS + 1), dimension) * 0.1)
-        self.table.data.view(count, BUCKETS + 1, dimension)[:, BUCKETS] = 0
-        sizes = (dimension, *[hidden] * len(dilations))
-        self.kernels, self.biases = nn.ParameterList(), nn.ParameterList()
-        for size in sizes[:-1]:
-            self.kernels.append(_drawn((count, WIDTH * size, hidden), WIDTH * size))
-            self.biases.append(_drawn((count, 1, hidden), WIDTH * size))
-        self.out = _drawn((count, hidden, CLASSES), hidden)
-        self.out_bias = _drawn((count, 1, CLASSES), hidden)
-
-    def forward(self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """(nets, words, CLASSES) of features (nets, words, FEATURES), zero beyond a text. In training some words hide
-        their letters, so that unseen ones are known by their neighbours and shape."""
-        count, words, _ = features.shape
-        first = torch.arange(count, device=features.device)[:, None, None] * (BUCKETS + 1)
-        inside = (features[:, :, 0] != BUCKETS).float().unsqueeze(2)
-        lettered = torch.ones_like(inside)
-        if self.training:
-            chances = torch.rand(count, words, 1, device=features.device)
-            lettered = (chances > BLANK).float()
-            features = features.clone()
-            hidden_words = chances < BLANK + HIDE
-            features[:, :, WHOLE] = torch.where(hidden_words, BUCKETS, features[:, :, WHOLE])
-            features[torch.rand(features.shape, device=features.device) < 0.1] = BUCKETS
-        features = features + first
-        letters = nn.functional.embedding_bag(features[:, :, LETTERS].reshape(-1, len(LETTERS)), self.table, mode="sum")
-        letters = letters + nn.functional.embedding_bag(trigrams, self.table, offsets, mode="mean")
-        shapes = nn.functional.embedding_bag(features[:, :, SHAPES].reshape(-1, len(SHAPES)), self.table, mode="sum")
-        hidden = (shapes.view(count, words, -1) + letters.view(count, words, -1) * lettered) * inside
-        for number, dilation in enumerate(self.dilations):
-            following = torch.relu(torch.baddbmm(self.biases[number], _around(hidden, dilation), self.kernels[number]))
-            if self.training:
-                following = nn.functional.dropout(following, DROPOUT)
-            hidden = (following if number == 0 else hidden + following) * inside
-        return torch.baddbmm(self.out_bias, hidden, self.out)
-
-
-def _drawn(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
-    return nn.Parameter((torch.rand(shape) * 2 - 1) / inputs**0.5)
-
-
-def _around(hidden: torch.Tensor, dilation: int) -> torch.Tensor:
-    """Each word's row with its neighbours' side by side. Pads between texts are zero, and as wide as this reaches."""
-    reach, words = dilation * (WIDTH // 2), hidden.shape[1]
-    padded = nn.functional.pad(hidden, (0, 0, reach, reach))
-    return torch.cat([padded[:, place : place + words] for place in range(0, WIDTH * dilation, dilation)], 2)
-
-
-def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
-    """Of each net: cross entropy, smoothed. A unit is private, of unknown kind; words of unknown class do not count."""
-    logs = nn.functional.log_softmax(scores, 2)
-    loss = -logs.gather(2, labels.clamp(0, CLASSES - 1).unsqueeze(2)).squeeze(2)
-    anyone = torch.logsumexp(logs[:, :, 1:], 2)
-    loss = torch.where(labels == UNIT, -anyone, loss)
-    loss = loss * (1 - SMOOTH) - SMOOTH * logs.mean(2)
-    clean = torch.where(small, SMALL, 1.0)
-    weight = torch.where(labels > 0, PRIVATE, clean) * (labels >= 0)
-    return (loss * weight).sum(1) / weight.sum(1)
-
-
-def on_device(made: dict[str, np.ndarray], device: torch.device) -> Tensors:
-    tensors = {name: torch.from_numpy(array).to(device) for name, array in made.items()}
-    counts = tensors.pop("counts").long()
-    tensors["first"] = torch.cat((torch.zeros(1, dtype=torch.int64, device=device), counts.cumsum(0)))
-    return tensors
-
-
-def batch(pool: Tensors, starts: list[int]) -> tuple[torch.Tensor, ...]:
-    spans = [(start, start + STEP_WORDS) for start in starts]
-    features, labels, small = (
-        torch.stack([pool[name][start:end] for start, end in spans]) for name in ("features", "labels", "small")
-    )
-    trigrams, offsets, total = [], [], 0
-    for net, (start, end) in enumerate(spans):
-        first, last = (int(pool["first"][at]) for at in (start, end))
-        trigrams.append(pool["trigrams"][first:last].long() + net * (BUCKETS + 1))
-        offsets.append(pool["first"][start:end] + (total - first))
-        total += last - first
-    return features.long(), torch.cat(trigrams), torch.cat(offsets), labels.long(), small
-
-
-def train(nets: Nets, pool: Tensors, steps: int, seed: int) -> None:
-    """Each net in its own order of the words; the running means of their weights."""
-    random.seed(seed)
-    optimizer = torch.optim.AdamW(nets.parameters(), lr=RATE, weight_decay=DECAY, fused=nets.table.is_cuda)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.15)
-    averaged = [parameter.detach().clone() for parameter in nets.parameters()]
-    parts = range(0, len(pool["labels"]) - STEP_WORDS + 1, STEP_WORDS)
-    rounds = -(-steps // len(parts))
-    orders = [[part for _ in range(rounds) for part in random.sample(parts, len(parts))] for _ in range(nets.count)]
-    begun, losses = time.monotonic(), torch.zeros(nets.count, device=nets.table.device)
-    nets.train()
-    for step in range(steps):
-        features, trigrams, offsets, labels, small = batch(pool, [order[step] for order in orders])
-        loss = loss_of(nets(features, trigrams, offsets), labels, small)
-        optimizer.zero_grad()
-        loss.sum().backward()
-        assert nets.table.grad is not None
-        nets.table.grad.view(nets.count, BUCKETS + 1, -1)[:, BUCKETS] = 0
-        optimizer.step()
-        schedule.step()
-        torch._foreach_lerp_(averaged, list(nets.parameters()), 1 - AVERAGE)
-        losses += loss.detach()
-    with torch.no_grad():
-        for parameter, mean in zip(nets.parameters(), averaged, strict=True):
-            parameter.copy_(mean)
-    nets.eval()
-    lost = " ".join(f"{each:.3f}" for each in (losses / steps).tolist())
-    print(f"{steps} steps: {time.monotonic() - begun:.0f} s, loss {lost}", flush=True)
-
-
-def packed(nets: Nets) -> dict[str, np.ndarray]:
-    """The tables beside one another in int8 with a scale for each column, the rest in half precision."""
-    table = nets.table.detach().view(nets.count, BUCKETS + 1, -1)[:, :BUCKETS].cpu().numpy()
-    table = table.transpose(1, 0, 2).reshape(BUCKETS, -1)
-    scale = np.abs(table).max(0) / LEVELS
-    arrays = {"table": np.round(table / scale).astype(np.int8), "scale": scale.astype(np.float32)}
-    half = lambda each: each.detach().cpu().numpy().astype(np.float16)  # noqa: E731
-    for number, (kernel, bias) in enumerate(zip(nets.kernels, nets.biases, strict=True)):
-        arrays |= {f"kernel{number}": half(kernel), f"bias{number}": half(bias.squeeze(1))}
-    arrays["out"] = half(nets.out)
-    arrays["out_bias"] = half(nets.out_bias.squeeze(1)).mean(0).astype(np.float16)
-    arrays["dilations"] = np.array(nets.dilations, dtype=np.int64)
-    return arrays
-
-
-DIMENSION, HIDDEN, DILATIONS = 24, 32, (1, 2, 4)  # as the tagger that is shipped, which has four such nets
 PAD_WORDS = 8  # as far as the widest layer reaches
 BETWEEN = "\n\n"
 TEXTS_AT_ONCE = 400
 PART_WORDS = 250_000
 WANTED = {None: 0.985, "pupa": 0.90}  # private blocks held back: the lower end of the share's 95% interval
 SURE = 0.02  # share of clean blocks that may be called private outright
-_material: Material | None = None
+Tensors = dict[str, torch.Tensor]
 
 
-def gathered(material: Material, seed: int, words: int, processes: int) -> dict[str, np.ndarray]:
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(BUCKETS + 1, DIMENSION) * 0.1)
+        sizes = zip((DIMENSION, HIDDEN, HIDDEN), DILATIONS, strict=True)
+        self.layers = nn.ModuleList(
+            nn.Conv1d(size, HIDDEN, WIDTH, padding="same", dilation=dilation) for size, dilation in sizes
+        )
+        self.out = nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """(words, CLASSES) of features (words, FEATURES), zero beyond a text. In training some words hide their
+        letters, so that unseen ones are known by their neighbours and shape."""
+        inside = (features[:, :1] != BUCKETS).float()
+        lettered = torch.ones_like(inside)
+        if self.training:
+            chances = torch.rand_like(inside)
+            lettered = (chances > BLANK).float()
+            features = features.clone()
+            features[:, WHOLE] = torch.where(chances < BLANK + HIDE, BUCKETS, features[:, WHOLE])
+            features[torch.rand(features.shape, device=features.device) < 0.1] = BUCKETS
+        bag = partial(nn.functional.embedding_bag, weight=self.table, padding_idx=BUCKETS)
+        letters = bag(features[:, LETTERS], mode="sum") + bag(trigrams, offsets=offsets, mode="mean")
+        hidden = ((bag(features[:, SHAPES], mode="sum") + letters * lettered) * inside).T
+        for number, layer in enumerate(self.layers):
+            following = nn.functional.dropout(torch.relu(layer(hidden)), DROPOUT, self.training)
+            hidden = (following if number == 0 else hidden + following) * inside.T
+        return self.out(hidden.T)
+
+
+def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
+    """Cross entropy, smoothed. A unit is private, of unknown kind; words of unknown class do not count."""
+    logs = nn.functional.log_softmax(scores, 1)
+    loss = -logs.gather(1, labels.clamp(0, CLASSES - 1).unsqueeze(1)).squeeze(1)
+    anyone = torch.logsumexp(logs[:, 1:], 1)
+    loss = torch.where(labels == UNIT, -anyone, loss)
+    loss = loss * (1 - SMOOTH) - SMOOTH * logs.mean(1)
+    clean = torch.where(small, SMALL, 1.0)
+    weight = torch.where(labels > 0, PRIVATE, clean) * (labels >= 0)
+    return (loss * weight).sum() / weight.sum()
+
+
+def batch(pool: Tensors, start: int) -> tuple[torch.Tensor, ...]:
+    """The net's inputs, labels, and which words are small."""
+    end = start + STEP_WORDS
+    first = pool["first"][start : end + 1]
+    trigrams = pool["trigrams"][int(first[0]) : int(first[-1])].long()
+    features, labels, small = (pool[name][start:end] for name in ("features", "labels", "small"))
+    return features.long(), trigrams, first[:-1] - first[0], labels.long(), small
+
+
+def trained(pool: Tensors, steps: int, device: torch.device) -> nn.Module:
+    """The running mean of the weights."""
+    net = Net().to(device)
+    averaged = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.15)
+    parts = range(0, len(pool["labels"]) - STEP_WORDS + 1, STEP_WORDS)
+    order = [part for _ in range(-(-steps // len(parts))) for part in random.sample(parts, len(parts))]
+    begun, lost = time.monotonic(), torch.zeros((), device=device)
+    for start in order[:steps]:
+        *inputs, labels, small = batch(pool, start)
+        loss = loss_of(net(*inputs), labels, small)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        averaged.update_parameters(net)
+        lost += loss.detach()
+    print(f"{steps} steps: {time.monotonic() - begun:.0f} s, loss {float(lost) / steps:.3f}", flush=True)
+    return averaged.module.cpu()
+
+
+def packed(nets: list[nn.Module]) -> dict[str, np.ndarray]:
+    """The tables beside one another in int8 with a scale for each column, the rest in half precision."""
+    states = [{name: one.numpy() for name, one in net.state_dict().items()} for net in nets]
+    table = np.concatenate([state["table"][:BUCKETS] for state in states], axis=1)
+    scale = np.abs(table).max(0) / LEVELS
+    arrays = {"table": np.round(table / scale).astype(np.int8), "scale": scale.astype(np.float32)}
+    for number in range(len(DILATIONS)):
+        kernels = np.stack([state[f"layers.{number}.weight"] for state in states])  # nets, hidden, inputs, width
+        arrays[f"kernel{number}"] = kernels.transpose(0, 3, 2, 1).reshape(len(nets), -1, HIDDEN).astype(np.float16)
+        arrays[f"bias{number}"] = np.stack([state[f"layers.{number}.bias"] for state in states]).astype(np.float16)
+    arrays["out"] = np.stack([state["out.weight"].T for state in states]).astype(np.float16)
+    arrays["out_bias"] = np.mean([state["out.bias"] for state in states], axis=0).astype(np.float16)
+    arrays["dilations"] = np.array(DILATIONS, dtype=np.int64)
+    return arrays
+
+
+def gathered(shared: Path, words: int) -> dict[str, np.ndarray]:
     """`words` words with their features, labels and pads between texts, as flat arrays, made part by part."""
-    global _material
-    _material = material
-    seeds = range(1000 * seed, 1000 * seed + max(1, words // PART_WORDS))
-    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        parts = list(pool.map(_part, seeds))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork")) as pool:
+        parts = list(pool.map(partial(_part, shared), range(max(1, words // PART_WORDS))))
+    return _together(parts)
 
 
-def _part(seed: int) -> dict[str, np.ndarray]:
-    assert _material is not None
-    draw = random.Random(seed)
+def _part(shared: Path, number: int) -> dict[str, np.ndarray]:
+    draw, material = random.Random(1000 * SEED + number), _material(shared)
     parts: list[dict[str, np.ndarray]] = []
     while sum(len(part["labels"]) for part in parts) < PART_WORDS:
-        parts.append(labelled([_material.draw(draw) for _ in range(TEXTS_AT_ONCE)]))
+        parts.append(labelled([material.draw(draw) for _ in range(TEXTS_AT_ONCE)]))
+    return _together(parts)
+
+
+@cache
+def _material(shared: Path) -> Material:
+    return Material(shared)
+
+
+def _together(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -224,7 +189,7 @@ def labelled(texts: list[Text]) -> dict[str, np.ndarray]:
     labels[place] = np.maximum.reduceat(marks[:-1], cut.starts)
     unknown = np.minimum.reduceat(marks[:-1], cut.starts) < 0
     labels[place[unknown & (labels[place] == 0)]] = -1
-    counts = np.ones(total, dtype=np.int32)
+    counts = np.ones(total, dtype=np.int64)
     counts[place] = np.diff(cut.first)
     trigrams = np.full(int(counts.sum()), BUCKETS, dtype=np.int32)
     of_word = np.zeros(total, dtype=bool)
@@ -256,22 +221,18 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, required=True, help="the folder that has data/")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--members", type=int, default=4, help="nets that are trained at once")
-    parser.add_argument("--words", type=int, default=14_000_000, help="words generated for all of them, pads included")
-    parser.add_argument("--steps", type=int, default=1000, help=f"of {STEP_WORDS} words for each")
-    parser.add_argument("--processes", type=int, default=2, help="that generate them")
-    parser.add_argument("--seed", type=int, default=21)
+    parser.add_argument("--words", type=int, default=14_000_000, help="words generated for all nets, pads included")
+    parser.add_argument("--steps", type=int, default=1000, help=f"of {STEP_WORDS} words for each net")
     arguments = parser.parse_args()
     begun, device = time.monotonic(), torch.device(arguments.device)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    material = Material(arguments.shared)
-    made = gathered(material, arguments.seed, arguments.words, arguments.processes)
-    print(f"{len(made['labels'])} words, {time.monotonic() - begun:.0f} s", flush=True)
-    torch.manual_seed(arguments.seed)
-    nets = Nets(arguments.members, DIMENSION, HIDDEN, DILATIONS).to(device)
-    pool = on_device(made, device)
-    train(nets, pool, arguments.steps, arguments.seed)
-    arrays = packed(nets)
+    pool = {name: torch.from_numpy(one) for name, one in gathered(arguments.shared, arguments.words).items()}
+    print(f"{len(pool['labels'])} words, {time.monotonic() - begun:.0f} s", flush=True)
+    counts = pool.pop("counts")
+    pool["first"] = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    pool = {name: one.to(device) for name, one in pool.items()}
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    arrays = packed([trained(pool, arguments.steps, device) for _ in range(NETS)])
     arrays["thresholds"] = thresholds(arrays, arguments.shared)
     np.savez_compressed(arguments.out, **arrays)
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB, thresholds {arrays['thresholds']}")

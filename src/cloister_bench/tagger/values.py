@@ -18,6 +18,7 @@ OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET, UNIT = range(len(C
 NAMES, WORDS, FORMS = (read_words(name) for name in ("names", "values", "forms"))
 CLASS_OF = {slot: CLASSES.index(label) for slot, (label, _) in FORMS.items()}
 PATTERNS = ("PHONES", "IDS", "KEYS", "ZIPS", "SWIFTS", "INITIALS", "CAPITALS")  # lists of what `like` fills
+RANGES = {slot: tuple(bounds) for slot, bounds in WORDS["RANGES"].items()}  # least, most and digits of a number
 SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
 Text = tuple[str, list[tuple[int, int, int]]]  # with (start, end, class) of what is private; class −1: ignore
 
@@ -149,15 +150,6 @@ _MADE: dict[str, Callable[[random.Random, str | None], str]] = {
     "named": _month,
     "short": lambda draw, language: _month(draw, language)[:3],
     "house": lambda draw, _: str(draw.randint(1, draw.choice((9999, 199)))),
-    "age": lambda draw, _: str(draw.randint(2, 99)),
-    "thousands": lambda draw, _: str(draw.randint(20, 400)),
-    "year": lambda draw, _: str(draw.randint(1930, 2027)),
-    "m": lambda draw, _: str(draw.randint(1, 12)),
-    "d": lambda draw, _: str(draw.randint(1, 28)),
-    "month": lambda draw, _: f"{draw.randint(1, 12):02d}",
-    "day": lambda draw, _: f"{draw.randint(1, 28):02d}",
-    "hour": lambda draw, _: f"{draw.randint(0, 23):02d}",
-    "minute": lambda draw, _: f"{draw.randint(0, 59):02d}",
     "mac": lambda draw, _: ":".join(f"{draw.randint(0, 255):02x}" for _ in range(6)),
     "hex": lambda draw, _: "".join(draw.choices("0123456789abcdef", k=32)),
     "scrambled": lambda draw, _: "".join(
@@ -169,6 +161,9 @@ _MADE: dict[str, Callable[[random.Random, str | None], str]] = {
 def fill(slot: str, draw: random.Random, language: str | None = None) -> str:
     if slot in _MADE:
         return _MADE[slot](draw, language)
+    if slot in RANGES:
+        least, most, digits = RANGES[slot]
+        return f"{draw.randint(least, most):0{digits}d}"
     if slot in WORDS:
         word: str = draw.choice(WORDS[slot])
         return like(draw, word) if slot in PATTERNS else word

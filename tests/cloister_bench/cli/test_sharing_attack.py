@@ -1,4 +1,4 @@
-"""`cloister bench sharing-attack` with secrets from a file, offline."""
+"""`cloister bench sharing-attack` in its quick form."""
 
 from __future__ import annotations
 
@@ -8,33 +8,18 @@ from pathlib import Path
 from cloister_bench.sharing.attack_results import GUESSING
 from tests.cli.conftest import Run
 
-OWN = {
-    "plans": {"templates": ["We sell {what} in {d4}."], "slots": {"what": ["the {kind} mill"], "kind": ["old", "new"]}}
-}
 
-
-def test_secrets_come_from_a_file(run: Run, tmp_path: Path) -> None:
-    file, numbers = tmp_path / "own.json", tmp_path / "numbers.json"
-    file.write_text(json.dumps(OWN))
-    options = [
-        "--secrets",
-        file,
-        "--quick",
-        "--policies",
-        "partition,global",
-        "--json",
-        numbers,
-        "--plot-dir",
-        tmp_path,
-    ]
-    result = run("bench", "sharing-attack", *map(str, options))
+def test_every_family_is_attacked(run: Run, tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.json"
+    result = run("bench", "sharing-attack", "--quick", "--json", str(numbers), "--plot-dir", str(tmp_path))
     assert result.exit_code == 0, result.output
-    rows = json.loads(numbers.read_text())["offline"]
-    assert {row["family"] for row in rows} == {"plans"} and (tmp_path / "sharing-attack.png").exists()
-    plain = {row["policy"]: row["count"] for row in rows if row["attacker"] == "plain"}
-    assert plain == {"partition": GUESSING, "global": 1.0}
+    document = json.loads(numbers.read_text())
+    rows = document["offline"]
+    assert {row["family"] for row in rows} == set(document["plan"]["families"])
+    assert (tmp_path / "sharing-attack.png").exists()
+    plain = {(row["policy"], row["count"]) for row in rows if row["attacker"] == "plain"}
+    assert {("partition", GUESSING), ("global", 1.0)} <= plain
 
 
-def test_help_has_examples_and_unknown_names_are_said(run: Run) -> None:
-    assert "cloister bench sharing-attack --secrets mine.json" in run("bench", "sharing-attack", "--help").stdout
-    assert "There is no family 'x'" in run("bench", "sharing-attack", "--families", "x").stderr
+def test_help_has_an_example(run: Run) -> None:
+    assert "cloister bench sharing-attack --json" in run("bench", "sharing-attack", "--help").stdout

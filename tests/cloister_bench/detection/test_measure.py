@@ -62,11 +62,10 @@ def test_the_document_has_rates_by_tier_set_and_language_and_its_targets() -> No
     assert {name: (each["share"], each["of"]) for name, each in clean.items()} == {
         "en": (0.0, 9),
         "de": (1.0, 1),
-        "all but en": (1.0, 1),
     }
     assert [row["met"] for row in document["targets"]][:2] == [True, True]
     json.dumps(document)
-    assert len(tables(document)) == 5
+    assert len(tables(document)) == 4
 
 
 def test_a_folder_without_sets_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_likeliest_prompt_of_an_answer_is_its_own() -> None:
 
 
 def test_cache_timing_finds_what_all_share_and_guesses_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(borrowed, "read_families", lambda file: read_families(file)[:1])
+    monkeypatch.setattr(borrowed, "read_families", lambda: read_families()[:1])
     found = {row["setting"].partition(",")[0]: row for row in borrowed.cache_timing(victim(ByteTokenizer()))}
     assert found["global"]["gets"] == found["global"]["baseline"] > 0.9
     assert found["partition"]["gets"] == pytest.approx(0.25) and found["partition"]["level"] == "open"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -12,18 +9,15 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import SetupError
 from cloister.prefix.public_pages import attack_gain
-from cloister_bench.messages import Answer
-from cloister_bench.sharing.attack import attack_one
 from cloister_bench.sharing.attack_results import FIGURES, GUESSING, Plan, Results, tables
 from cloister_bench.sharing.attackers import FLOODING, SCRIPTS, SIGNALS, Attacked, attack_family, attacked, score
-from cloister_bench.sharing.families import AFTER, BEFORE, Family, free_families, read_families, trials
+from cloister_bench.sharing.families import AFTER, BEFORE, Family, read_families, trials
 from cloister_bench.sharing.world import NO_NOISE, PAGE, Reader, Setting, Tokens, World
 from cloister_bench.suite.documents import draw_figures, wilson
 
 TRIALS = 40
-FAMILY = Family("words", lambda draw, count: [f"my word is {draw.randrange(10**9)} and so on" for _ in range(count)])
+FAMILY = Family("words", ["my word is {d9} and so on"], {})
 
 
 class Words(Reader):
@@ -108,7 +102,7 @@ def test_the_measured_gain_of_votes_lies_below_the_bound() -> None:
     shares = found(setting, "voting", count=160)
     for number in (5, 7):
         assert shares[f"{number} voters"]["clock"] - GUESSING <= attack_gain(number, 1.0, 8) + 0.02
-    assert shares["7 voters"]["clock"] > GUESSING + 0.05, "the attack is one that can win"
+    assert shares["12 voters"]["clock"] > GUESSING + 0.1, "the attack is one that can win"
 
 
 def test_a_guess_is_drawn_among_equals_and_among_what_could_not_be_seen() -> None:
@@ -132,70 +126,13 @@ def test_candidates_differ_are_drawn_by_seed_and_each_is_once_the_true_one(famil
     assert sum(trial.other.startswith(BEFORE) for trial in drawn) == 8
 
 
-def test_passages_of_other_texts_are_a_family_where_their_files_are(tmp_path: Path) -> None:
-    assert free_families(tmp_path) == []
-    (tmp_path / "longctx").mkdir()
-    (tmp_path / "longctx" / "wikitext2_raw_test.txt").write_text("\n".join(f"{n} " * 40 for n in range(90)) + "\nshort")
-    [family] = free_families(tmp_path)
-    assert len(set(family.draw(random.Random(1), 5))) == 5
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"a": {}}',
-        '{"a": {"templates": [], "slots": {}}}',
-        '{"a": {"templates": ["x"], "slots": {"b": []}}}',
-    ],
-)
-def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "own.json"
-    file.write_text(text)
-    with pytest.raises(SetupError, match="does not hold families"):
-        read_families(file)
-
-
-@pytest.mark.parametrize("template", ["{missing}", "always the same"])
-def test_a_template_without_enough_values_is_refused(tmp_path: Path, template: str) -> None:
-    file = tmp_path / "own.json"
-    file.write_text(json.dumps({"a": {"templates": [template], "slots": {}}}))
-    [family] = read_families(file)
-    with pytest.raises(SetupError, match="'a'"):
-        list(trials(family, 4, 1))
-
-
 def test_the_document_has_every_policy_its_targets_and_a_figure(tmp_path: Path) -> None:
-    results = Results(Plan(("words",), 8, 30, 1, Setting()), "m")
+    results = Results(Plan(("words",), 8, 1, Setting()), "m")
     results.offline["words"] = attack_family(FAMILY, Words(), attacked(Setting()), 4, 1)
-    results.http["global"] = {"count": [30, 30.0]}
     document = results.document()
     met = {row["name"]: row["met"] for row in document["targets"]}
-    assert met["global, least gain of the plain attacker"] and met["partition, gain"]
-    assert met["counted, up to 7 identities, gain by count"] and met["grid off, T 0: gain by time"]
+    assert met["global, gain of the plain attacker"] and met["partition, gain"]
+    assert met["counted, gain"] and met["grid off, T 0: gain by time"]
     assert {"counted", "registered", "partition", "none", "global"} < {row["policy"] for row in document["offline"]}
-    assert document["http"][0]["low"] > 0.85 and len(tables(document)) == 4
+    assert len(tables(document)) == 2
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-attack.png"]
-
-
-def over_http(policy: Any) -> Iterator[float]:
-    rates: dict[str, list[float]] = {}
-    world = World(Setting(policy), Words(), bytes(32))
-
-    def ask(tenant: str, prompt: str) -> Answer:
-        """A World, as a server is asked."""
-        tokens = Words().tokens(prompt)
-        seen = world.ask(tenant, tokens)
-        first = (len(tokens) - PAGE * seen.found) / 1000
-        return Answer(0.0, first, first, len(tokens), 1, [], PAGE * seen.reported)
-
-    for number, trial in enumerate([*trials(FAMILY, 160, 1)][::5]):
-        attack_one(ask, Words(), trial, number, rates)
-    return (rates[signal][1] / rates[signal][0] for signal in ("count", "time"))
-
-
-def test_over_http_the_plain_attacker_wins_where_all_is_shared_and_guesses_where_nothing_is() -> None:
-    assert [*over_http("global")] == [1.0, 1.0]
-    assert [*over_http("partition")] == [pytest.approx(GUESSING), pytest.approx(GUESSING, abs=0.15)]
