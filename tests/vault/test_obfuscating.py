@@ -229,7 +229,7 @@ REFUSED = {
     "unknown": (hidden('I am <redacted category="king">Ann</redacted>.'), "tags_invalid"),
     "misspelt": (hidden("I am <redact>Ann</redact>."), "tags_invalid"),
     "the whole prompt": (hidden("<redacted>The whole prompt</redacted>"), "tags_invalid"),
-    "longer than the context": (hidden(f"I am <redacted>{LONG}</redacted> today.", (("Bob",),)), "context_length_exceeded"),
+    "in no list": (hidden(f"I am <redacted>{LONG}</redacted> today."), "too_few_candidates"),
     "no room for an answer": (
         hidden(f"I am <redacted>Ann</redacted>. {'word ' * 110}", (("Bob",),)),
         "context_length_exceeded",
