@@ -13,46 +13,40 @@ from statistics import median
 from cloister.addresses import HttpAddress
 from cloister.errors import ProtocolError
 from cloister_bench.connection import Connection
-from cloister_bench.messages import Answer, BrokenAnswer, Endpoint, Workload, read_answer
-
-PATHS: dict[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+from cloister_bench.messages import Answer, BrokenAnswer, Workload, read_answer
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """Medians in milliseconds, None where nothing was measured. `answer_ms`: from asking to an answer's last token."""
 
-    users: int
     output_tokens_per_s: float = 0.0
     ttft_ms: float | None = None
     itl_ms: float | None = None
     answer_ms: float | None = None
     errors_by_kind: dict[str, int] = field(default_factory=dict)
-    requests: int = 0
-    prompt_tokens: int = 0
     output_tokens: int = 0
-    wall_s: float = 0.0
 
     @property
     def errors(self) -> int:
         return sum(self.errors_by_kind.values())
 
+    @property
+    def kinds_of_errors(self) -> str:
+        return ", ".join(f"{count} × {kind}" for kind, count in self.errors_by_kind.items())
 
-def summarise(users: int, answers: Sequence[Answer], errors: Sequence[str]) -> RunReport:
+
+def summarise(answers: Sequence[Answer], errors: Sequence[str]) -> RunReport:
     """Throughput is every whole answer's tokens over the time from the first request sent to the last token."""
     wall = max((a.last_token for a in answers), default=0.0) - min((a.sent for a in answers), default=0.0)
     tokens = sum(a.output_tokens for a in answers)
     return RunReport(
-        users,
         round(tokens / wall, 3) if wall > 0 else 0.0,
         _median_ms(a.first_token - a.sent for a in answers),
         _median_ms(gap for a in answers for gap in a.gaps),
         _median_ms(a.last_token - a.sent for a in answers),
         dict(Counter(errors)),
-        len(answers) + len(errors),
-        sum(a.prompt_tokens for a in answers),
         tokens,
-        round(wall, 3),
     )
 
 
@@ -61,15 +55,10 @@ def _median_ms(seconds: Iterable[float]) -> float | None:
     return round(1000 * median(known), 3) if known else None
 
 
-def kinds_of_errors(runs: Iterable[RunReport]) -> str:
-    totals = sum((Counter(run.errors_by_kind) for run in runs), Counter[str]())
-    return ", ".join(f"{count} × {kind}" for kind, count in totals.items())
-
-
-def ask(connection: Connection, endpoint: Endpoint, body: bytes) -> Answer:
-    """Raises BrokenAnswer with the kind of failure, and nothing else."""
+def ask(connection: Connection, body: bytes) -> Answer:
+    """A completion. Raises BrokenAnswer with the kind of failure, and nothing else."""
     try:
-        exchange = connection.exchange("POST", PATHS[endpoint], body)
+        exchange = connection.exchange("POST", "/v1/completions", body)
     except TimeoutError:
         raise BrokenAnswer("timeout") from None
     except OSError:
@@ -82,10 +71,10 @@ def ask(connection: Connection, endpoint: Endpoint, body: bytes) -> Answer:
 
 
 def ask_once(address: HttpAddress, api_key: str | None, body: bytes, timeout_s: float = 300.0) -> Answer:
-    """One completion on a new connection. Raises BrokenAnswer."""
+    """On a new connection. Raises BrokenAnswer."""
     connection = Connection(address, api_key, timeout_s)
     try:
-        return ask(connection, "completions", body)
+        return ask(connection, body)
     finally:
         connection.close()
 
@@ -103,7 +92,7 @@ def measure(address: HttpAddress, api_key: str | None, model: str, load: Workloa
                 return
             body = load.request(model, sessions[number], users, phase, number, turn)
             try:
-                answers.append(ask(crowd[number], load.endpoint, body))
+                answers.append(ask(crowd[number], body))
             except BrokenAnswer as broken:
                 errors.append(broken.kind)
                 if broken.kind == "timeout":
@@ -126,4 +115,4 @@ def measure(address: HttpAddress, api_key: str | None, model: str, load: Workloa
             leaving.append(True)
             for connection in crowd:
                 connection.close()
-    return summarise(users, answers, errors)
+    return summarise(answers, errors)

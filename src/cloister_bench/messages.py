@@ -5,16 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from cloister_bench.words import read_words
-
-Endpoint = Literal["completions", "chat"]
-
-# One token each in the common vocabularies, with the blank before it; only `chat` needs words.
-WORDS: list[str] = read_words("load")["WORDS"]
+FIRST_ID, END_ID = 1000, 20000  # ordinary tokens in the common vocabularies
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +17,12 @@ class Workload:
     """`timeout_s` bounds each request. `protection` None: the server's default level. With `sessions` a user keeps its
     vault; without, every request has a fresh one. The same seed gives the same prompts, in any order of users."""
 
-    endpoint: Endpoint = "completions"
     input_tokens: int = 64
     output_tokens: int = 64
     requests_per_user: int = 4
     warmup: int = 1
     seed: int = 0
     timeout_s: float = 300.0
-    token_ids: tuple[int, int] = (1000, 20000)
     protection: str | None = None
     sessions: bool = False
 
@@ -50,28 +43,18 @@ class Workload:
         )
 
     def _prompt(self, random: Random) -> dict[str, Any]:
-        """Token ids (the count is exact), or a message of as many words."""
-        if self.endpoint == "completions":
-            return {"prompt": [random.randrange(*self.token_ids) for _ in range(self.input_tokens)]}
-        return {"messages": [{"role": "user", "content": " ".join(random.choices(WORDS, k=self.input_tokens))}]}
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    role: str | None = None
+        """Token ids: the count is exact."""
+        return {"prompt": [random.randrange(FIRST_ID, END_ID) for _ in range(self.input_tokens)]}
 
 
 class _Choice(msgspec.Struct):
     text: str | None = None
-    delta: _Delta | None = None
     finish_reason: str | None = None
 
     @property
     def bears_tokens(self) -> bool:
-        """An empty piece of text is half a character, so a token, unless it only announces a role or the end."""
-        if self.text or (self.delta is not None and self.delta.content):
-            return True
-        return self.finish_reason is None and (self.delta is None or self.delta.role is None)
+        """An empty piece of text is half a character, so a token, unless it only announces the end."""
+        return bool(self.text) or self.finish_reason is None
 
 
 class _Details(msgspec.Struct):
@@ -79,7 +62,6 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_details: _Details | None = None
 
@@ -106,7 +88,6 @@ class Answer:
     sent: float
     first_token: float
     last_token: float
-    prompt_tokens: int
     output_tokens: int
     gaps: list[float]
     cached_tokens: int = 0
@@ -138,7 +119,7 @@ def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
     tokens = usage.completion_tokens or len(times)
     cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
     gaps = inter_token_gaps(times, tokens)
-    return Answer(sent, times[0], times[-1], usage.prompt_tokens, tokens, gaps, cached)
+    return Answer(sent, times[0], times[-1], tokens, gaps, cached)
 
 
 def inter_token_gaps(times: Sequence[float], tokens: int) -> list[float]:

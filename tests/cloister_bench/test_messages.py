@@ -23,7 +23,7 @@ DONE = data("[DONE]")
 def test_one_token_in_each_chunk() -> None:
     answer = read_answer(1.0, [(2.0, text("a")), (2.5, text("b")), (3.5, text("c", "length") + usage(7, 3) + DONE)])
     assert (answer.sent, answer.first_token, answer.last_token) == (1.0, 2.0, 3.5)
-    assert (answer.prompt_tokens, answer.output_tokens) == (7, 3)
+    assert answer.output_tokens == 3
     assert answer.gaps == [0.5, 1.0]
 
 
@@ -39,18 +39,9 @@ def test_an_event_counts_from_the_arrival_of_its_last_byte() -> None:
     assert answer.first_token == 2.0
 
 
-def test_roles_and_ends_are_no_tokens_but_half_characters_are() -> None:
-    def delta(finish: str | None = None, **fields: str) -> bytes:
-        return data({"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]})
-
-    arrivals = [
-        (1.0, delta(role="assistant", content="")),
-        (2.0, delta(content="")),
-        (3.0, delta(content="é")),
-        (4.0, delta("stop") + DONE),
-    ]
-    answer = read_answer(0.0, arrivals)
-    assert (answer.first_token, answer.last_token, answer.output_tokens) == (2.0, 3.0, 2)
+def test_ends_are_no_tokens_but_half_characters_are() -> None:
+    answer = read_answer(0.0, [(1.0, text("")), (2.0, text("é")), (3.0, text("", "stop") + DONE)])
+    assert (answer.first_token, answer.last_token, answer.output_tokens) == (1.0, 2.0, 2)
 
 
 def test_comments_carriage_returns_and_a_missing_last_newline_are_fine() -> None:

@@ -76,7 +76,7 @@ def test_a_server_is_measured_while_the_others_are_paused(tmp_path: Path, monkey
     monkeypatch.setattr("shutil.rmtree", lambda folder: None)
     Bench(results, servers, Silent()).run(())
     assert measured == ["ours", "peer", *["ours", "peer"] * 2, *["peer", "ours"] * 2]
-    assert all(not run.errors for rounds in results.measured.rounds.values() for run in rounds.values())
+    assert all(not run.errors for rounds in results.measured.values() for run in rounds.values())
     assert not any(psutil.pid_exists(pid) for pid in pids.values()), "nothing outlives the comparison"
 
 

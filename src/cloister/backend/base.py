@@ -70,9 +70,7 @@ class Backend(ABC):
         """What the service process has received and made of one request; `known` is False if that is not kept."""
         return View(request_id, known=False)
 
-    async def end_session(
-        self, tenant: str, session: str, group: str = "", *, private: bool = False
-    ) -> None:
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
         """End this session's vault and its memory. With `private`, the service too drops this tenant's prompts."""
 
 

@@ -7,8 +7,8 @@ import typer
 
 from cloister.cli.options import settings_command
 from cloister.config import option
-from cloister_bench.cli.suite import PRINTED, Bars, Output, known_names, measure_suite, numbers, raise_if_failed
-from cloister_bench.levels.plan import FULL, PARTS, QUICK
+from cloister_bench.cli.suite import PRINTED, Bars, Output, measure_suite, numbers, raise_if_failed
+from cloister_bench.levels.plan import FULL, QUICK
 
 
 class LevelsOptions(Output):
@@ -16,8 +16,6 @@ class LevelsOptions(Output):
     model: str | None = option(None, "Model to measure, as for `serve`.", show_default="SmolLM2-135M-Instruct")
     users: str | None = option(None, "How many users at once.", show_default=",".join(map(str, FULL.users)))
     rounds: int | None = option(None, "Times each side is measured, in turn.", ge=1, show_default=str(FULL.rounds))
-    parts: str = option(",".join(PARTS), "What to measure: the levels that take milliseconds, and `mpc`.")
-    serve_arg: list[str] | None = option(None, "One more argument for `cloister serve`.", metavar="ARG")
 
 
 @settings_command(LevelsOptions)
@@ -31,7 +29,7 @@ def bench_levels(options: LevelsOptions) -> None:
 
       cloister bench levels --json levels.json --plot-dir plots
 
-      cloister bench levels --quick --parts levels --users 1,8
+      cloister bench levels --quick --users 1,4
     """
     from cloister.models.source import find_model
     from cloister_bench.levels.plan import Results, readme_table
@@ -41,12 +39,11 @@ def bench_levels(options: LevelsOptions) -> None:
     basis = QUICK if options.quick else FULL
     users = tuple(numbers(options.users)) if options.users else basis.users
     plan = replace(basis, users=users, rounds=options.rounds or basis.rounds)
-    wanted = set(known_names(options.parts, "part", PARTS))
     folder = find_model(options.model)
-    results = Results(plan, folder.name, options.quick)
+    results = Results(plan, folder.name)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        Bench(results, folder, bars, save, options.serve_arg or ()).run(wanted)
+        Bench(results, folder, bars, save).run()
 
     document = measure_suite(results, measure, options, tables, figures("levels"))
     if options.json_file != PRINTED:

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Literal, get_args
+from typing import Any
 
-from cloister.levels import ISOLATED, LEVELS, OBFUSCATED, OPEN, Level, LevelName, default_of
-from cloister_bench.messages import WORDS, Workload
-from cloister_bench.peers import Comparison
+from cloister.levels import LEVELS, OBFUSCATED, OPEN, Level, LevelName, default_of
+from cloister_bench.messages import Workload
+from cloister_bench.peers import Comparison, Point
 from cloister_bench.suite.documents import Document, Row, Table, number
-from cloister_bench.suite.measurement import Point
+from cloister_bench.words import read_words
 
-Part = Literal["levels", "mpc"]
-PARTS: tuple[Part, ...] = get_args(Part)
+REQUEST_S = 600.0
+# One token each in the common vocabularies, with the blank before it.
+WORDS: list[str] = read_words("load")["WORDS"]
 SERVED: tuple[LevelName, ...] = tuple(level.name for level in LEVELS.values() if not level.slow)
 FAKES = 7  # λ, the server's default
 SECRET = "Ann"
@@ -35,35 +36,34 @@ class WordsLoad(Workload):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Beyond `few` users `obfuscated` (λ+1 sequences each) is left out, and `isolated`, whose vaults decode in turn, is
-    measured once. After `seconds` no further round begins."""
+    """Beyond `few` users `obfuscated` (λ+1 sequences each) is left out."""
 
     users: tuple[int, ...] = (1, 8, 32)
     input_tokens: int = 64
     output_tokens: int = 64
     requests: int = 2
-    rounds: int = 3
+    rounds: int = 2
     few: int = 8
     mpc_tokens: int = 4
-    seconds: float = 1500.0
-    seed: int = 0
 
     def sides(self) -> list[Point]:
         """With and without a session where a vault can be kept."""
-        tokens, often = (self.input_tokens, self.output_tokens), (self.requests, self.rounds)
         return [
-            Point(
-                level, users, *tokens, *(often if users <= self.few or level != ISOLATED else (1, 1)), session=session
-            )
+            self._side(level, users, session)
             for users in self.users
             for level in SERVED
             if level != OBFUSCATED or users <= self.few
             for session in ((False, True) if LEVELS[level].uses_vault else (False,))
         ]
 
+    def _side(self, level: LevelName, users: int, session: bool) -> Point:
+        asked = WordsLoad(self.input_tokens, self.output_tokens, self.requests, timeout_s=REQUEST_S)
+        load = replace(asked, protection=level, sessions=session)
+        return Point(f"{level}, session" if session else level, users, load)
+
 
 FULL = Plan()
-QUICK = Plan(users=(1, 8), output_tokens=16, requests=1, rounds=1, mpc_tokens=2, seconds=120.0)
+QUICK = Plan(users=(1, 8), output_tokens=16, requests=1, rounds=1, mpc_tokens=2)
 
 
 HEADS = ("level", "the provider's service sees", "other tenants learn", "a plain call", "with a named session")
@@ -74,14 +74,10 @@ LEARNT_MORE = {"shared": " ([prefix cache](docs/prefix-cache.md))"}
 @dataclass
 class Results(Comparison):
     plan: Plan
-    quick: bool = False
     mpc: dict[str, Any] = field(default_factory=dict)
 
     def numbers(self) -> Document:
         return {**super().numbers(), "mpc": dict(self.mpc)}
-
-    def remarks(self) -> Document:
-        return {"quick": self.quick, **super().remarks()}
 
 
 def readme_table(document: Document) -> str:
@@ -106,7 +102,7 @@ def _cell(runs: list[Row]) -> str:
     if not runs:
         return "not measured"
     is_open = runs[0]["level"] == OPEN
-    rates = _each(runs, "tokens_per_s", ".3g") if is_open else _each(runs, "ratio_to_open", ".2f")
+    rates = _each(runs, "tokens_per_s", ".3g") if is_open else _each(runs, "ratio", ".2f")
     what = f"{_each(runs, 'users', 'd')} users: {rates} {'tokens/s' if is_open else 'of `open`'}"
     return f"{what}; first token {_each(runs, 'ttft_ms', ',.0f')} ms"
 
@@ -118,5 +114,5 @@ def _each(runs: list[Row], key: str, form: str) -> str:
 def _mpc_cell(mpc: Row) -> str:
     if "seconds_per_token" not in mpc:
         return mpc.get("reason") or "not measured"
-    each, first, start = (number(mpc[key]) for key in ("seconds_per_token", "first_token_s", "first_request_s"))
-    return f"1 user: {each} s for each token, {first} s for the first; {start} s with the parties' start"
+    each, first = (number(mpc[key]) for key in ("seconds_per_token", "first_token_s"))
+    return f"1 user: {each} s for each token, {first} s for the first"

@@ -31,7 +31,7 @@ class Bench(Measurement[Results]):
 
     def steps(self, parties: Parties, seq: int) -> dict[str, Cost]:
         """What a step costs after `seq` tokens (a multiple of 16). Variants take turns: a slow minute hits them all."""
-        planned = {name: list(programs_of(self._programs(name, seq))) for name in self._plan.ways}
+        planned = {name: list(programs_of(self._programs(name, seq))) for name in VARIANTS}
         every = {_key(program): program for counted in planned.values() for program, _ in counted}
         new = {key: program for key, program in every.items() if key not in self._known}
         rounds = [{key: parties.cost_of(program) for key, program in new.items()} for _ in range(self._plan.repeats)]

@@ -189,7 +189,7 @@ def over_http(policy: Any) -> Iterator[float]:
         tokens = Words().tokens(prompt)
         seen = world.ask(tenant, tokens)
         first = (len(tokens) - PAGE * seen.found) / 1000
-        return Answer(0.0, first, first, len(tokens), 1, [], PAGE * seen.reported)
+        return Answer(0.0, first, first, 1, [], PAGE * seen.reported)
 
     for number, trial in enumerate([*trials(FAMILY, 160, 1)][::5]):
         attack_one(ask, Words(), trial, number, rates)
