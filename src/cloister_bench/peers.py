@@ -18,17 +18,16 @@ from typing import TypeVar
 from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable
 from cloister_bench.connection import on_free_port
-from cloister_bench.load import RunReport, measure
-from cloister_bench.messages import Workload
+from cloister_bench.load import RunReport, Workload, measure
 from cloister_bench.servers import Server, ServerProcess
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Drawing, Panel, Row, Table, charts
-from cloister_bench.suite.measurement import Measurement, Watcher
+from cloister_bench.suite.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One side of a comparison, a level or a server, with so many users at once."""
+    """One side of a comparison, a level or a server, with this number of users at once."""
 
     side: str
     users: int
@@ -82,7 +81,7 @@ def summary(point: Point, runs: Rounds, base: Rounds) -> Row:
         "tokens_per_s": middle(run.output_tokens_per_s for run in every),
         "ratio": ratio(runs, base),
         "ttft_ms": middle(run.ttft_ms for run in every),
-        "between_tokens_ms": middle(run.itl_ms for run in every),
+        "between_tokens_ms": middle(run.token_ms for run in every),
         "errors": sum(run.errors for run in every),
     }
 
@@ -117,15 +116,12 @@ Compared = TypeVar("Compared", bound=Comparison)
 class InTurn(Measurement[Compared]):
     """A side that fails is noted, and the others are measured."""
 
-    def _in_turn(self, points: Sequence[Point], rounds: int) -> None:
+    def _in_turn(self, points: Sequence[Point], rounds: int, measured: Callable[[Point, int], RunReport]) -> None:
         self._watcher.begin("sides", len(points) * rounds)
         for round, point in in_turn(points, rounds):
             with self._noting(str(point)):
-                self._results.add(point, round, self._measure(point, round))
+                self._results.add(point, round, measured(point, round))
             self._watcher.advance(str(point))
-
-    def _measure(self, point: Point, seed: int) -> RunReport:
-        raise NotImplementedError
 
 
 def answered(server: Server, point: Point, seed: int) -> RunReport:
@@ -160,43 +156,37 @@ def server_of(text: str, api_key: str | None) -> Server:
     return ServerProcess(name or command[0], command, address, log, api_key)
 
 
-class Bench(InTurn[Comparison]):
-    def __init__(
-        self, results: Comparison, servers: Sequence[Server], watcher: Watcher, save: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__(results, watcher, save)
-        self._plan: Plan = results.plan
-        self._servers, self._sides = servers, dict[str, tuple[Server, Workload]]()
+def loads(server: Server, load: Workload, levels: Sequence[str]) -> dict[str, Workload]:
+    """By a side's name. `levels` are asked of a server that has levels; `+session` behind one: every user keeps a
+    session."""
+    asked = {}
+    for each in levels if server.levels else ():
+        level, session, _ = each.partition("+session")
+        asked[f"{server.name} {each}"] = replace(load, protection=level, sessions=bool(session))
+    return asked or {server.name: load}
 
-    def run(self, levels: Sequence[str]) -> None:
-        """`levels` are asked of servers that have levels; `+session` behind one: every user keeps a session."""
-        plan = self._plan
+
+def answered_awake(server: Server, point: Point, seed: int) -> RunReport:
+    server.resume()
+    try:
+        return answered(server, point, seed)
+    finally:
+        server.pause()
+
+
+class Bench(InTurn[Comparison]):
+    def run(self, servers: Sequence[Server], levels: Sequence[str]) -> None:
+        plan, sides = self._results.plan, dict[str, tuple[Server, Workload]]()
         with ExitStack() as running:
-            for server in self._servers:
+            for server in servers:
                 if isinstance(server, ServerProcess):
                     running.enter_context(server)
                 server.wait(START_S)
                 server.pause()
-                self._add(server, levels if server.has_levels else ())
-            self._results.base = next(iter(self._sides))
-            points = [Point(name, users, load) for users in plan.users for name, (_, load) in self._sides.items()]
-            self._in_turn(points, plan.rounds)
-        for server in self._servers:
+                sides |= {name: (server, load) for name, load in loads(server, plan.load, levels).items()}
+            self._results.base = next(iter(sides))
+            points = [Point(name, users, load) for users in plan.users for name, (_, load) in sides.items()]
+            self._in_turn(points, plan.rounds, lambda point, seed: answered_awake(sides[point.side][0], point, seed))
+        for server in servers:
             if isinstance(server, ServerProcess):
                 shutil.rmtree(server.log.parent)
-
-    def _add(self, server: Server, levels: Sequence[str]) -> None:
-        if not levels:
-            self._sides[server.name] = server, self._plan.load
-        for each in levels:
-            level, session, _ = each.partition("+session")
-            load = replace(self._plan.load, protection=level, sessions=bool(session))
-            self._sides[f"{server.name} {each}"] = server, load
-
-    def _measure(self, point: Point, seed: int) -> RunReport:
-        server, _ = self._sides[point.side]
-        server.resume()
-        try:
-            return answered(server, point, seed)
-        finally:
-            server.pause()

@@ -1,6 +1,6 @@
 import pytest
 
-from cloister_bench.messages import Workload
+from cloister_bench.load import Workload
 from cloister_bench.peers import Point, in_turn, ratio
 from tests.cloister_bench.fakes import run
 

@@ -34,8 +34,7 @@ def bench_mpc(options: MpcOptions) -> None:
 
     require_packages()
     from cloister.models.source import find_model
-    from cloister_bench.mpc.results import FIGURES, Plan, Results, tables
-    from cloister_bench.mpc.run import Bench
+    from cloister_bench.mpc.steps import FIGURES, Bench, Plan, Results, tables
     from cloister_mpc.provider.calibration import prepare
 
     plan = Plan(_lengths(options.lengths), options.repeats)

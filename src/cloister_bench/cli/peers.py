@@ -5,7 +5,6 @@ from collections.abc import Callable
 from cloister.cli.options import DEFAULT_URL, settings_command
 from cloister.config import DEVELOPMENT_KEY, option
 from cloister_bench.cli.suite import Bars, Output, measure_suite, numbers, raise_if_failed
-from cloister_bench.messages import Workload
 
 
 class PeersOptions(Output):
@@ -37,7 +36,7 @@ class PeersOptions(Output):
 def bench_peers(options: PeersOptions) -> None:
     """Load one server, or several in turn, with users who stream answers: Cloister and any that speaks OpenAI's API.
 
-    Every user has its own connection and sends its next request when its last has ended. Throughput is output tokens
+    Every user sends its next request, on a new connection, when its last has ended. Throughput is output tokens
     over the time from the first request sent to the last token received. A ratio compares with the first server in the
     same round. A server started here is paused while another is measured; one given by its address is not.
 
@@ -47,6 +46,7 @@ def bench_peers(options: PeersOptions) -> None:
 
       cloister bench peers --server 'vllm=DIR/bin/python -m vllm.entrypoints.openai.api_server --model FOLDER --port {port}' --server 'cloister=cloister serve --model FOLDER --port {port}' --levels open --rounds 3
     """  # noqa: E501 (a command that can be copied)
+    from cloister_bench.load import Workload
     from cloister_bench.peers import Bench, Comparison, Plan, figures, server_of, tables
 
     load = Workload(options.input_tokens, options.output_tokens, options.requests_per_user)
@@ -56,7 +56,7 @@ def bench_peers(options: PeersOptions) -> None:
     results = Comparison(plan, ", ".join(server.name for server in servers))
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        Bench(results, servers, bars, save).run(levels)
+        Bench(results, bars, save).run(servers, levels)
 
     measure_suite(results, measure, options, tables, figures("peers"))
     raise_if_failed(results)

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from cloister.keys import key_line
-from cloister_bench.load import ask_once
-from cloister_bench.messages import Answer
+from cloister_bench.load import Answer, ask_once
 from cloister_bench.servers import OwnServer
 from cloister_bench.sharing.attackers import ALL_SHARED_NAME, NO_GRID_NAME, Case, score
 from cloister_bench.sharing.families import CANDIDATES, Family, Trial, trials

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
-from cloister_bench.mpc.results import Plan
-from cloister_bench.mpc.run import Bench
+from cloister_bench.mpc.steps import Bench, Plan
 from tests.cloister_bench.mpc.fakes import results
 from tests.cloister_mpc.local import SHAPE
 

@@ -79,7 +79,7 @@ def test_wrong_use_is_a_line_or_two(run: Run, arguments: tuple[str, ...], code: 
 def test_levels_are_asked_of_servers_that_have_them_and_of_no_others(run: Run) -> None:
     async def ours(request: Request) -> AsyncIterator[bytes]:
         if request.method == "GET":
-            yield models_response(protection=[{"id": "open"}])
+            yield models_response(protection=[{"id": "open", "enabled": True}])
         else:
             async for piece in openai_server()(request):
                 yield piece

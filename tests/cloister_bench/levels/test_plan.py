@@ -1,7 +1,7 @@
 import json
 
 from cloister.levels import LEVELS
-from cloister_bench.levels.plan import FAKES, FULL, QUICK, SECRET, SERVED, WORDS, WordsLoad
+from cloister_bench.levels import FAKES, SECRET, SERVED, WORDS, Plan, WordsLoad
 
 
 def asked(load: WordsLoad, *names: object) -> dict[str, object]:
@@ -10,15 +10,15 @@ def asked(load: WordsLoad, *names: object) -> dict[str, object]:
 
 def test_every_level_but_mpc_is_measured_plain_and_where_there_is_a_vault_with_a_session() -> None:
     assert {*SERVED, "mpc"} == set(LEVELS)
-    for plan in (FULL, QUICK):
+    for plan in (Plan(), Plan(users=(1, 8))):
         sides = {(side.load.protection, side.load.sessions) for side in plan.sides()}
         assert sides == {(level, session) for level in SERVED for session in (False, LEVELS[level].uses_vault)}
         assert len(set(plan.sides())) == len(plan.sides())
 
 
 def test_what_is_compared_has_open_among_it_and_obfuscated_only_for_few_users() -> None:
-    for users in FULL.users:
-        sides = [side.side for side in FULL.sides() if side.users == users]
+    for users in Plan().users:
+        sides = [side.side for side in Plan().sides() if side.users == users]
         assert sides[0] == "open" and sides.count("open") == 1 and ("obfuscated" in sides) == (users <= 8)
 
 

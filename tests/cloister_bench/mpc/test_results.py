@@ -3,12 +3,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("jax", reason="generation on shares needs the distribution cloister-mpc")
+pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
 from cloister.errors import SetupError
-from cloister_bench.mpc.results import FIGURES, Plan, Results, tables
+from cloister_bench.mpc.steps import FIGURES, Plan, Results, tables
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.mpc.fakes import results
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "bench" / "mpc.json"
 
 
 def test_a_run_has_the_fields_its_readers_rely_on() -> None:
@@ -41,3 +43,10 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError, match="plot-dir"):
         draw_figures(results().document(), tmp_path / "file", FIGURES)
+
+
+def test_an_earlier_document_can_still_be_shown(tmp_path: Path) -> None:
+    document = json.loads((DOCUMENT).read_text())
+    [costs] = tables(document)
+    assert len(costs.rows) == len(document["runs"])
+    assert len(draw_figures(document, tmp_path, FIGURES)) == 1

@@ -13,8 +13,7 @@ pytest.importorskip("spu", reason="generation on shares needs the distribution c
 from cloister.errors import PartyLost
 from cloister_bench.mpc.cost import Cost, total
 from cloister_bench.mpc.parties import Parties
-from cloister_bench.mpc.results import VARIANTS, Plan, Results
-from cloister_bench.mpc.run import Bench, programs_of
+from cloister_bench.mpc.steps import VARIANTS, Bench, Plan, Results, programs_of
 from tests.cloister_bench.mpc.fakes import cost
 from tests.cloister_mpc.local import SHAPE
 

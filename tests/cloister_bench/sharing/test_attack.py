@@ -14,7 +14,7 @@ import pytest
 
 from cloister.errors import SetupError
 from cloister.prefix.public_pages import attack_gain
-from cloister_bench.messages import Answer
+from cloister_bench.load import Answer
 from cloister_bench.sharing.attack import attack_one
 from cloister_bench.sharing.attack_results import FIGURES, GUESSING, Plan, Results, tables
 from cloister_bench.sharing.attackers import FLOODING, SCRIPTS, SIGNALS, Attacked, attack_family, attacked, score
@@ -189,7 +189,7 @@ def over_http(policy: Any) -> Iterator[float]:
         tokens = Words().tokens(prompt)
         seen = world.ask(tenant, tokens)
         first = (len(tokens) - PAGE * seen.found) / 1000
-        return Answer(0.0, first, first, 1, [], PAGE * seen.reported)
+        return Answer(0.0, first, first, 1, PAGE * seen.reported)
 
     for number, trial in enumerate([*trials(FAMILY, 160, 1)][::5]):
         attack_one(ask, Words(), trial, number, rates)

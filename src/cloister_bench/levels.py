@@ -1,16 +1,27 @@
-"""Which sides are measured with which load, their document, and the README's table in Markdown."""
+"""The README's table: every level on one server in one run, as a plain call and with a named session, in turn; at last
+`mpc`, whose parties take cores and memory."""
 
+import shutil
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
+from time import monotonic, sleep
 from typing import Any
 
-from cloister.levels import LEVELS, OBFUSCATED, OPEN, Level, LevelName, default_of
-from cloister_bench.messages import Workload
-from cloister_bench.peers import Comparison, Point
+from cloister.errors import ServiceUnavailable
+from cloister.levels import LEVELS, MPC, OBFUSCATED, OPEN, Level, LevelName, default_of
+from cloister.models.source import ModelFolder
+from cloister_bench.load import Answer, BrokenAnswer, Workload, ask_once
+from cloister_bench.peers import Comparison, InTurn, Point, answered
+from cloister_bench.servers import OwnServer
 from cloister_bench.suite.documents import Document, Row, Table, number
 from cloister_bench.words import read_words
 
-REQUEST_S = 600.0
+START_S, REQUEST_S = 120.0, 600.0
+MPC_START_S = 900.0  # parties are dealt the weights, and compile
+RETRY_S = 5.0
 # One token each in the common vocabularies, with the blank before it.
 WORDS: list[str] = read_words("load")["WORDS"]
 SERVED: tuple[LevelName, ...] = tuple(level.name for level in LEVELS.values() if not level.slow)
@@ -62,10 +73,6 @@ class Plan:
         return Point(f"{level}, session" if session else level, users, load)
 
 
-FULL = Plan()
-QUICK = Plan(users=(1, 8), output_tokens=16, requests=1, rounds=1, mpc_tokens=2)
-
-
 HEADS = ("level", "the provider's service sees", "other tenants learn", "a plain call", "with a named session")
 SEEN_MORE = {"obfuscated": " ([how](docs/obfuscation.md))"}  # the README's links behind a level's words
 LEARNT_MORE = {"shared": " ([prefix cache](docs/prefix-cache.md))"}
@@ -112,7 +119,45 @@ def _each(runs: list[Row], key: str, form: str) -> str:
 
 
 def _mpc_cell(mpc: Row) -> str:
-    if "seconds_per_token" not in mpc:
-        return mpc.get("reason") or "not measured"
+    if not mpc:
+        return "not measured"
     each, first = (number(mpc[key]) for key in ("seconds_per_token", "first_token_s"))
     return f"1 user: {each} s for each token, {first} s for the first"
+
+
+class Bench(InTurn[Results]):
+    def run(self, folder: ModelFolder) -> None:
+        """Warmed up: when the clock starts, a session has its vault and its substitutes."""
+        plan, logs = self._results.plan, Path(mkdtemp(prefix="cloister-bench-"))  # stays if the server does not start
+        with self._noting("server"):
+            with OwnServer(folder.path, logs) as server:
+                server.wait(START_S)
+                for level in SERVED:
+                    answered(server, Point(level, 1, WordsLoad(16, 4, 1, protection=level)), -1)
+                self._in_turn(plan.sides(), plan.rounds, partial(answered, server))
+                if MPC in server.levels:
+                    with self._noting("mpc"):
+                        self._on_shares(server)
+            shutil.rmtree(logs)
+
+    def _on_shares(self, server: OwnServer) -> None:
+        """The first of two requests starts the parties and compiles; the second is what a user then waits for."""
+        self._watcher.begin("mpc", 2)
+        self._answered(server, 0)
+        self._watcher.advance("the parties have started")
+        answer = self._answered(server, 1)
+        self._watcher.advance("1 user")
+        seconds = {"first_token_s": answer.first_token - answer.sent, "seconds_per_token": answer.seconds_per_token}
+        self._results.mpc = {name: round(value, 1) for name, value in seconds.items()}
+
+    def _answered(self, server: OwnServer, seed: int) -> Answer:
+        """To one request of token ids. Asks again while the parties start."""
+        plan, begun = self._results.plan, monotonic()
+        load = Workload(plan.input_tokens, plan.mpc_tokens, seed=seed, protection=MPC)
+        while True:
+            try:
+                return ask_once(server.address, server.api_key, load.request(server.model, None), REQUEST_S)
+            except BrokenAnswer as broken:
+                if str(broken) not in ("HTTP 503", "timeout") or monotonic() - begun > MPC_START_S:
+                    raise ServiceUnavailable(f"A request was not answered ({broken}).") from None
+            sleep(RETRY_S)
