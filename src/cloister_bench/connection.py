@@ -1,7 +1,6 @@
-"""One user's keep-alive connection to a server, and what arrived on it when. Arrivals are read after the response's
+"""One user's connection to a server, and what arrived on it when. Arrivals are read after the response's
 end: parsing takes cores from a server on the same machine."""
 
-import select
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,8 +38,7 @@ class Exchange:
 
 
 class Connection:
-    """Sends one request at a time, and is opened again where the server has closed it. No answer takes much longer than
-    `timeout_s`."""
+    """Sends one request at a time, each on a new line. No answer takes much longer than `timeout_s`."""
 
     def __init__(self, address: HttpAddress, api_key: str | None = None, timeout_s: float = 300.0) -> None:
         kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
@@ -49,24 +47,12 @@ class Connection:
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
-    @property
-    def usable(self) -> bool:
-        """What can be read between two responses is the connection's end."""
-        if (line := self._http.sock) is None:
-            return False
-        poll = select.poll()
-        poll.register(line, select.POLLIN)
-        return not poll.poll(0)
-
     def exchange(self, method: Literal["GET", "POST", "DELETE"], endpoint: str, body: bytes = b"") -> Exchange:
-        """Waits for the end of the response. OSError when the connection fails, ProtocolError when it is not HTTP."""
-        if not self.usable:
-            self._http.close()
-        exchange, complete = Exchange(perf_counter()), False
+        """Waits for the end of the response. OSError when the line fails, ProtocolError when it is not HTTP."""
+        exchange = Exchange(perf_counter())
         try:
             self._http.request(method, self._path(endpoint), body, self._headers)
             self._read(exchange)
-            complete = True
         except IncompleteRead:
             raise ConnectionResetError("closed before the response ended") from None
         except HTTPException as wrong:
@@ -74,8 +60,7 @@ class Connection:
                 raise
             raise ProtocolError("The server does not speak HTTP/1.1.") from None
         finally:
-            if not complete:
-                self.close()
+            self.close()
         return exchange
 
     def _read(self, exchange: Exchange) -> None:
@@ -99,22 +84,10 @@ class Connection:
         self._http.close()
 
 
-def get(address: HttpAddress, endpoint: str, api_key: str | None, timeout_s: float) -> Exchange:
-    connection = Connection(address, api_key, timeout_s)
-    try:
-        return connection.exchange("GET", endpoint)
-    finally:
-        connection.close()
-
-
 def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10.0) -> dict[str, Any]:
     """As the server lists it. Raises an error a user can act on when there is no such server."""
     try:
-        answer = get(address, "/v1/models", api_key, timeout_s)
-    except TimeoutError:
-        raise ServiceUnavailable(
-            f"{address} did not answer within {timeout_s:g} s.", hint="Is it the right port?"
-        ) from None
+        answer = Connection(address, api_key, timeout_s).exchange("GET", "/v1/models")
     except OSError:
         raise ServiceUnavailable(
             f"Nothing answers at {address}.", hint="Start a server with `cloister serve`, or check its address."

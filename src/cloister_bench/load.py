@@ -1,56 +1,167 @@
-"""Closed-loop users: each sends its next request when its last has ended. Knows one server by its address only."""
+"""Closed-loop users: each sends its next request, which no cache can answer, when its last has ended. Knows a server
+by its address only."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from random import Random
 from secrets import token_hex
 from statistics import median
+from typing import Any
+
+import msgspec
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ProtocolError
 from cloister_bench.connection import Connection
-from cloister_bench.messages import Answer, BrokenAnswer, Endpoint, Workload, read_answer
 
-PATHS: dict[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+FIRST_ID, END_ID = 1000, 20000  # ordinary tokens in the common vocabularies
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`timeout_s` bounds each request. `protection` None: the server's default level. With `sessions` a user keeps its
+    vault; without, every request has a fresh one. The same seed gives the same prompts, in any order of users."""
+
+    input_tokens: int = 64
+    output_tokens: int = 64
+    requests_per_user: int = 4
+    warmup: int = 1
+    seed: int = 0
+    timeout_s: float = 300.0
+    protection: str | None = None
+    sessions: bool = False
+
+    def request(self, model: str, session: str | None, *names: object) -> bytes:
+        """For exactly `output_tokens` tokens (`ignore_eos`). Unset options are not sent: a server may not know them."""
+        return msgspec.json.encode(
+            {
+                "model": model,
+                "max_tokens": self.output_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                **self._prompt(Random(":".join(map(str, (self.seed, *names))))),
+                **({} if self.protection is None else {"protection": self.protection}),
+                **({} if session is None else {"session": session}),
+            }
+        )
+
+    def _prompt(self, random: Random) -> dict[str, Any]:
+        """Token ids: the count is exact."""
+        return {"prompt": [random.randrange(FIRST_ID, END_ID) for _ in range(self.input_tokens)]}
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    finish_reason: str | None = None
+
+    @property
+    def bears_tokens(self) -> bool:
+        """An empty piece of text is half a character, so a token, unless it only announces the end."""
+        return bool(self.text) or self.finish_reason is None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+class BrokenAnswer(Exception):
+    """Its text is the kind of failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Times are on the clock of `perf_counter`."""
+
+    sent: float
+    first_token: float
+    last_token: float
+    output_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def seconds_per_token(self) -> float:
+        """After the first one."""
+        return (self.last_token - self.first_token) / max(1, self.output_tokens - 1)
+
+
+def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
+    """An event counts from the arrival of its last byte."""
+    times: list[float] = []
+    usage, done, rest = _Usage(), False, b""
+    for now, piece in [*arrivals, (arrivals[-1][0] if arrivals else sent, b"\n")]:
+        *lines, rest = (rest + piece).split(b"\n")
+        for payload in (line[5:].strip() for line in lines if line.startswith(b"data:")):
+            if payload == b"[DONE]":
+                done = True
+                continue
+            try:
+                event = _EVENT.decode(payload)
+            except msgspec.MsgspecError:
+                raise BrokenAnswer("malformed event") from None
+            if event.error is not None:
+                raise BrokenAnswer("error in stream")
+            usage = event.usage or usage
+            if any(choice.bears_tokens for choice in event.choices):
+                times.append(now)
+    if not done:
+        raise BrokenAnswer("not a stream" if not times else "ended without [DONE]")
+    if not times:
+        raise BrokenAnswer("no tokens")
+    tokens = usage.completion_tokens or len(times)
+    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
+    return Answer(sent, times[0], times[-1], tokens, cached)
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """Medians in milliseconds, None where nothing was measured. `answer_ms`: from asking to an answer's last token."""
 
-    users: int
     output_tokens_per_s: float = 0.0
     ttft_ms: float | None = None
-    itl_ms: float | None = None
+    token_ms: float | None = None
     answer_ms: float | None = None
     errors_by_kind: dict[str, int] = field(default_factory=dict)
-    requests: int = 0
-    prompt_tokens: int = 0
     output_tokens: int = 0
-    wall_s: float = 0.0
 
     @property
     def errors(self) -> int:
         return sum(self.errors_by_kind.values())
 
+    @property
+    def kinds_of_errors(self) -> str:
+        return ", ".join(f"{count} × {kind}" for kind, count in self.errors_by_kind.items())
 
-def summarise(users: int, answers: Sequence[Answer], errors: Sequence[str]) -> RunReport:
+
+def summarise(answers: Sequence[Answer], errors: Sequence[str]) -> RunReport:
     """Throughput is every whole answer's tokens over the time from the first request sent to the last token."""
     wall = max((a.last_token for a in answers), default=0.0) - min((a.sent for a in answers), default=0.0)
     tokens = sum(a.output_tokens for a in answers)
     return RunReport(
-        users,
         round(tokens / wall, 3) if wall > 0 else 0.0,
         _median_ms(a.first_token - a.sent for a in answers),
-        _median_ms(gap for a in answers for gap in a.gaps),
+        _median_ms(a.seconds_per_token for a in answers if a.output_tokens > 1),
         _median_ms(a.last_token - a.sent for a in answers),
         dict(Counter(errors)),
-        len(answers) + len(errors),
-        sum(a.prompt_tokens for a in answers),
         tokens,
-        round(wall, 3),
     )
 
 
@@ -59,15 +170,10 @@ def _median_ms(seconds: Iterable[float]) -> float | None:
     return round(1000 * median(known), 3) if known else None
 
 
-def kinds_of_errors(runs: Iterable[RunReport]) -> str:
-    totals = sum((Counter(run.errors_by_kind) for run in runs), Counter[str]())
-    return ", ".join(f"{count} × {kind}" for kind, count in totals.items())
-
-
-def ask(connection: Connection, endpoint: Endpoint, body: bytes) -> Answer:
-    """Raises BrokenAnswer with the kind of failure, and nothing else."""
+def ask(connection: Connection, body: bytes) -> Answer:
+    """A completion. Raises BrokenAnswer with the kind of failure, and nothing else."""
     try:
-        exchange = connection.exchange("POST", PATHS[endpoint], body)
+        exchange = connection.exchange("POST", "/v1/completions", body)
     except TimeoutError:
         raise BrokenAnswer("timeout") from None
     except OSError:
@@ -80,10 +186,10 @@ def ask(connection: Connection, endpoint: Endpoint, body: bytes) -> Answer:
 
 
 def ask_once(address: HttpAddress, api_key: str | None, body: bytes, timeout_s: float = 300.0) -> Answer:
-    """One completion on a new connection. Raises BrokenAnswer."""
+    """On a new connection. Raises BrokenAnswer."""
     connection = Connection(address, api_key, timeout_s)
     try:
-        return ask(connection, "completions", body)
+        return ask(connection, body)
     finally:
         connection.close()
 
@@ -101,14 +207,14 @@ def measure(address: HttpAddress, api_key: str | None, model: str, load: Workloa
                 return
             body = load.request(model, sessions[number], users, phase, number, turn)
             try:
-                answers.append(ask(crowd[number], load.endpoint, body))
+                answers.append(ask(crowd[number], body))
             except BrokenAnswer as broken:
-                errors.append(broken.kind)
-                if broken.kind == "timeout":
+                errors.append(str(broken))
+                if str(broken) == "timeout":
                     return  # the next would most likely wait as long
 
     def leave(number: int) -> None:
-        if sessions[number] is not None and crowd[number].usable:
+        if sessions[number] is not None:
             with suppress(OSError, ProtocolError):
                 crowd[number].exchange("DELETE", f"/v1/sessions/{sessions[number]}")
 
@@ -124,4 +230,4 @@ def measure(address: HttpAddress, api_key: str | None, model: str, load: Workloa
             leaving.append(True)
             for connection in crowd:
                 connection.close()
-    return summarise(users, answers, errors)
+    return summarise(answers, errors)

@@ -25,10 +25,10 @@ def end_with_parent() -> None:
 
 
 class Server:
-    """One that runs already. `model` and `has_levels` are known once it is ready."""
+    """One that runs already. `model` and the `levels` it offers are known once it is ready."""
 
     model = ""
-    has_levels = False
+    levels: tuple[str, ...] = ()
 
     def __init__(self, name: str, address: HttpAddress, api_key: str | None = None) -> None:
         self.name, self.address, self.api_key = name, address, api_key
@@ -36,7 +36,8 @@ class Server:
     def wait(self, timeout_s: float = 300.0) -> None:
         """Until it lists a model."""
         listed = first_model(self.address, self.api_key, timeout_s=min(timeout_s, 5))
-        self.model, self.has_levels = listed["id"], "protection" in listed
+        self.model = listed["id"]
+        self.levels = tuple(level["id"] for level in listed.get("protection", ()) if level["enabled"])
 
     def pause(self) -> None:
         """Stops its threads, where it is ours to stop: an idle server that polls would take the other's cores."""
@@ -53,7 +54,7 @@ class ServerProcess(Server):
         super().__init__(name, address, api_key)
         self._command, self.log = list(command), log
         self._environment = dict(os.environ)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes]
 
     def __enter__(self) -> Self:
         with needed(f"{self.name} cannot be started", self._command[0]), self.log.open("wb") as output:
@@ -68,7 +69,6 @@ class ServerProcess(Server):
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process is not None
         self.resume()
         self._signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -79,11 +79,9 @@ class ServerProcess(Server):
     @property
     def pid(self) -> int:
         """Also its process group."""
-        assert self._process is not None
         return self._process.pid
 
     def wait(self, timeout_s: float = 300.0) -> None:
-        assert self._process is not None
         deadline = perf_counter() + timeout_s
         while self._process.poll() is None and perf_counter() < deadline:
             try:

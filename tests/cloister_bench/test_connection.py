@@ -1,11 +1,10 @@
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ProtocolError, SetupError
-from cloister_bench.connection import Connection, Exchange, get
+from cloister_bench.connection import Connection, Exchange
 from tests.cloister_bench.stub_server import Request, stub_server
 
 
@@ -43,7 +42,7 @@ def asked(*pieces: bytes) -> Exchange:
             yield piece
 
     with stub_server(respond) as stub:
-        return get(HttpAddress.parse(stub.url), "/v1/models", None, 20.0)
+        return Connection(HttpAddress.parse(stub.url), timeout_s=20.0).exchange("GET", "/v1/models")
 
 
 def test_a_body_comes_chunked_counted_or_until_the_connection_ends() -> None:
@@ -59,24 +58,6 @@ def test_a_body_comes_chunked_counted_or_until_the_connection_ends() -> None:
 def test_a_body_cut_off_is_no_answer(length: bytes) -> None:
     with pytest.raises(OSError):
         asked(b"HTTP/1.1 200 OK\r\n" + length + b"hello")
-
-
-@pytest.mark.parametrize("close", [b"Connection: close\r\n", b""])
-def test_a_connection_that_the_server_closed_is_opened_again(close: bytes) -> None:
-    async def respond(request: Request) -> AsyncIterator[bytes]:
-        yield b"HTTP/1.1 200 OK\r\n" + close + b"Content-Length: 2\r\n\r\nok"
-        if len(stub.requests) == 1:
-            yield b""
-
-    with stub_server(respond) as stub:
-        connection = Connection(HttpAddress.parse(stub.url))
-        assert not connection.usable
-        for _ in range(3):
-            assert connection.exchange("GET", "/").body == b"ok"
-            time.sleep(0.2)
-            assert connection.usable == (not close and len(stub.requests) > 1)
-        connection.close()
-    assert stub.connections == (3 if close else 2)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cloister_bench.messages import BrokenAnswer, inter_token_gaps, read_answer
+from cloister_bench.load import BrokenAnswer, read_answer
 
 
 def data(document: object) -> bytes:
@@ -23,14 +23,12 @@ DONE = data("[DONE]")
 def test_one_token_in_each_chunk() -> None:
     answer = read_answer(1.0, [(2.0, text("a")), (2.5, text("b")), (3.5, text("c", "length") + usage(7, 3) + DONE)])
     assert (answer.sent, answer.first_token, answer.last_token) == (1.0, 2.0, 3.5)
-    assert (answer.prompt_tokens, answer.output_tokens) == (7, 3)
-    assert answer.gaps == [0.5, 1.0]
+    assert (answer.output_tokens, answer.seconds_per_token) == (3, 0.75)
 
 
-def test_several_tokens_in_a_chunk_keep_the_mean_exact() -> None:
+def test_several_tokens_in_a_chunk_are_counted_from_usage() -> None:
     answer = read_answer(0.0, [(1.0, text("ab")), (2.0, text("cd")), (3.0, text("ef") + usage(1, 5) + DONE)])
-    assert answer.output_tokens == 5 and len(answer.gaps) == 2
-    assert sum(answer.gaps) / len(answer.gaps) == pytest.approx((3.0 - 1.0) / (5 - 1))
+    assert (answer.output_tokens, answer.seconds_per_token) == (5, 0.5)
 
 
 def test_an_event_counts_from_the_arrival_of_its_last_byte() -> None:
@@ -39,18 +37,9 @@ def test_an_event_counts_from_the_arrival_of_its_last_byte() -> None:
     assert answer.first_token == 2.0
 
 
-def test_roles_and_ends_are_no_tokens_but_half_characters_are() -> None:
-    def delta(finish: str | None = None, **fields: str) -> bytes:
-        return data({"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]})
-
-    arrivals = [
-        (1.0, delta(role="assistant", content="")),
-        (2.0, delta(content="")),
-        (3.0, delta(content="é")),
-        (4.0, delta("stop") + DONE),
-    ]
-    answer = read_answer(0.0, arrivals)
-    assert (answer.first_token, answer.last_token, answer.output_tokens) == (2.0, 3.0, 2)
+def test_ends_are_no_tokens_but_half_characters_are() -> None:
+    answer = read_answer(0.0, [(1.0, text("")), (2.0, text("é")), (3.0, text("", "stop") + DONE)])
+    assert (answer.first_token, answer.last_token, answer.output_tokens) == (1.0, 2.0, 2)
 
 
 def test_comments_carriage_returns_and_a_missing_last_newline_are_fine() -> None:
@@ -72,9 +61,4 @@ def test_comments_carriage_returns_and_a_missing_last_newline_are_fine() -> None
 def test_what_is_not_a_whole_answer_is_named(body: bytes, kind: str) -> None:
     with pytest.raises(BrokenAnswer) as broken:
         read_answer(0.0, [(1.0, body)] if body else [])
-    assert broken.value.kind == kind
-
-
-def test_a_single_token_has_no_gaps() -> None:
-    assert inter_token_gaps([1.0], 1) == []
-    assert inter_token_gaps([1.0], 4) == []
+    assert str(broken.value) == kind

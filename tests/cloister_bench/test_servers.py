@@ -12,7 +12,7 @@ import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.messages import Workload
+from cloister_bench.load import Workload
 from cloister_bench.peers import Bench, Comparison, Plan
 from cloister_bench.servers import ServerProcess
 
@@ -74,9 +74,9 @@ def test_a_server_is_measured_while_the_others_are_paused(tmp_path: Path, monkey
     monkeypatch.setattr(ServerProcess, "__enter__", lambda server: server)
     monkeypatch.setattr(ServerProcess, "pause", pause)
     monkeypatch.setattr("shutil.rmtree", lambda folder: None)
-    Bench(results, servers, Silent()).run(())
+    Bench(results, Silent()).run(servers, ())
     assert measured == ["ours", "peer", *["ours", "peer"] * 2, *["peer", "ours"] * 2]
-    assert all(not run.errors for rounds in results.measured.rounds.values() for run in rounds.values())
+    assert all(not run.errors for rounds in results.measured.values() for run in rounds.values())
     assert not any(psutil.pid_exists(pid) for pid in pids.values()), "nothing outlives the comparison"
 
 

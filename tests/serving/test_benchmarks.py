@@ -1,4 +1,4 @@
-"""Every benchmark's quick form on the real model, as a user starts it: it ends well, and its numbers are there."""
+"""Every benchmark's short form on the real model, as a user starts it: it ends well, and its numbers are there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from tests.served import Command
 pytestmark = [pytest.mark.release, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.parametrize("suite", ["levels", "mpc"])
-def test_a_quick_run_ends_well(suite: str, tmp_path: Path) -> None:
-    if suite == "mpc" and find_spec("spu") is None:
+@pytest.mark.parametrize(
+    "arguments", [("levels", "--users", "1", "--rounds", "1"), ("mpc", "--lengths", "256", "--repeats", "1")]
+)
+def test_a_short_run_ends_well(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    if arguments[0] == "mpc" and find_spec("spu") is None:
         pytest.skip("SPU is not installed: make mpc")
     numbers = tmp_path / "numbers.json"
-    bench = Command(tmp_path / "log", "bench", suite, "--quick", "--json", str(numbers))
+    bench = Command(tmp_path / "log", "bench", *arguments, "--json", str(numbers))
     assert bench.process.wait(3000) == 0, bench.said
     document = json.loads(numbers.read_text())
     assert document["runs"] and not document["failed"]

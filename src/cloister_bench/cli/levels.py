@@ -1,23 +1,18 @@
 """`cloister bench levels`: the README's table of levels."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import typer
 
 from cloister.cli.options import settings_command
 from cloister.config import option
-from cloister_bench.cli.suite import PRINTED, Bars, Output, known_names, measure_suite, numbers, raise_if_failed
-from cloister_bench.levels.plan import FULL, PARTS, QUICK
+from cloister_bench.cli.suite import PRINTED, Bars, Output, measure_suite, numbers, raise_if_failed
 
 
 class LevelsOptions(Output):
-    quick: bool = option(False, "Short answers, once each, 1 and 8 users: to see that all works.")
     model: str | None = option(None, "Model to measure, as for `serve`.", show_default="SmolLM2-135M-Instruct")
-    users: str | None = option(None, "How many users at once.", show_default=",".join(map(str, FULL.users)))
-    rounds: int | None = option(None, "Times each side is measured, in turn.", ge=1, show_default=str(FULL.rounds))
-    parts: str = option(",".join(PARTS), "What to measure: the levels that take milliseconds, and `mpc`.")
-    serve_arg: list[str] | None = option(None, "One more argument for `cloister serve`.", metavar="ARG")
+    users: str = option("1,8,32", "How many users at once.")
+    rounds: int = option(2, "Times each side is measured, in turn.", ge=1)
 
 
 @settings_command(LevelsOptions)
@@ -31,22 +26,17 @@ def bench_levels(options: LevelsOptions) -> None:
 
       cloister bench levels --json levels.json --plot-dir plots
 
-      cloister bench levels --quick --parts levels --users 1,8
+      cloister bench levels --users 1,4 --rounds 1
     """
     from cloister.models.source import find_model
-    from cloister_bench.levels.plan import Results, readme_table
-    from cloister_bench.levels.run import Bench
+    from cloister_bench.levels import Bench, Plan, Results, readme_table
     from cloister_bench.peers import figures, tables
 
-    basis = QUICK if options.quick else FULL
-    users = tuple(numbers(options.users)) if options.users else basis.users
-    plan = replace(basis, users=users, rounds=options.rounds or basis.rounds)
-    wanted = set(known_names(options.parts, "part", PARTS))
     folder = find_model(options.model)
-    results = Results(plan, folder.name, options.quick)
+    results = Results(Plan(tuple(numbers(options.users)), rounds=options.rounds), folder.name)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        Bench(results, folder, bars, save, options.serve_arg or ()).run(wanted)
+        Bench(results, bars, save).run(folder)
 
     document = measure_suite(results, measure, options, tables, figures("levels"))
     if options.json_file != PRINTED:

@@ -1,20 +1,17 @@
 """`cloister bench mpc`: what a token costs on secret shares."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister.errors import SetupError
-from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, numbers, raise_if_failed
+from cloister_bench.cli.suite import Bars, Output, measure_suite, numbers, raise_if_failed
 
 
 class MpcOptions(Output):
-    quick: bool = option(False, "Within five minutes instead of half an hour: less, and once each.")
     model: str | None = option(None, "Model whose shape is measured.", show_default="SmolLM2-135M-Instruct")
-    lengths: str | None = option(None, "Tokens in the sequence.", show_default="256,512,1024,2048")
-    methods: str | None = option(None, "Ways of keeping the cache, by name.", show_default="all")
-    repeats: int | None = option(None, "Times each program is run; the middle time counts.", ge=1, show_default="3")
+    lengths: str = option("256,512,1024,2048", "Tokens in the sequence.")
+    repeats: int = option(3, "Times each program is run; the middle time counts.", ge=1)
 
 
 @settings_command(MpcOptions)
@@ -29,25 +26,16 @@ def bench_mpc(options: MpcOptions) -> None:
 
       cloister bench mpc --json mpc.json --plot-dir plots
 
-      cloister bench mpc --quick
-
-      cloister bench mpc --lengths 1024 --methods full,mpcache
+      cloister bench mpc --lengths 256 --repeats 1
     """
     from cloister_mpc.offer import require_packages
 
     require_packages()
     from cloister.models.source import find_model
-    from cloister_bench.mpc.results import FIGURES, FULL, QUICK, VARIANTS, Results, tables
-    from cloister_bench.mpc.run import Bench
+    from cloister_bench.mpc.steps import FIGURES, Bench, Plan, Results, tables
     from cloister_mpc.provider.calibration import prepare
 
-    basis = QUICK if options.quick else FULL
-    plan = replace(
-        basis,
-        lengths=_lengths(options.lengths) if options.lengths else basis.lengths,
-        ways=known_names(options.methods, "method", tuple(VARIANTS)) if options.methods else basis.ways,
-        repeats=options.repeats or basis.repeats,
-    )
+    plan = Plan(_lengths(options.lengths), options.repeats)
     folder = find_model(options.model)
     results = Results(plan, folder.name)
 

@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 from cloister.cli.options import DEFAULT_URL, settings_command
 from cloister.config import DEVELOPMENT_KEY, option
-from cloister.errors import ServiceUnavailable
-from cloister_bench.cli.suite import Bars, Output, measure_suite, numbers
-from cloister_bench.messages import Endpoint, Workload
+from cloister_bench.cli.suite import Bars, Output, measure_suite, numbers, raise_if_failed
 
 
 class PeersOptions(Output):
@@ -26,11 +24,6 @@ class PeersOptions(Output):
     output_tokens: int = option(64, "Tokens in each answer.", ge=1)
     requests_per_user: int = option(4, "Requests each user sends in a round, in sequence.", ge=1)
     rounds: int = option(1, "Times each server is measured, in turn.", ge=1)
-    endpoint: Endpoint = option(
-        "completions", "`completions` sends token ids, so that lengths are exact; `chat` sends words."
-    )
-    seed: int = option(0, "Draws the prompts; a new seed avoids a cache's help.")
-    timeout: float = option(300, "Seconds a request may take before it counts as lost.", ge=0.1)
     api_key: str = option(
         DEVELOPMENT_KEY,
         "API key. Better in the environment: other users of this machine can see a process's arguments.",
@@ -43,7 +36,7 @@ class PeersOptions(Output):
 def bench_peers(options: PeersOptions) -> None:
     """Load one server, or several in turn, with users who stream answers: Cloister and any that speaks OpenAI's API.
 
-    Every user has its own connection and sends its next request when its last has ended. Throughput is output tokens
+    Every user sends its next request, on a new connection, when its last has ended. Throughput is output tokens
     over the time from the first request sent to the last token received. A ratio compares with the first server in the
     same round. A server started here is paused while another is measured; one given by its address is not.
 
@@ -53,26 +46,17 @@ def bench_peers(options: PeersOptions) -> None:
 
       cloister bench peers --server 'vllm=DIR/bin/python -m vllm.entrypoints.openai.api_server --model FOLDER --port {port}' --server 'cloister=cloister serve --model FOLDER --port {port}' --levels open --rounds 3
     """  # noqa: E501 (a command that can be copied)
-    from cloister_bench.load import kinds_of_errors
+    from cloister_bench.load import Workload
     from cloister_bench.peers import Bench, Comparison, Plan, figures, server_of, tables
 
-    load = Workload(
-        options.endpoint,
-        options.input_tokens,
-        options.output_tokens,
-        options.requests_per_user,
-        seed=options.seed,
-        timeout_s=options.timeout,
-    )
+    load = Workload(options.input_tokens, options.output_tokens, options.requests_per_user)
     plan = Plan(tuple(numbers(options.users)), options.rounds, load)
     servers = [server_of(each, options.api_key) for each in options.server or (DEFAULT_URL,)]
     levels = [each.strip() for each in options.levels.split(",")] if options.levels else []
     results = Comparison(plan, ", ".join(server.name for server in servers))
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        Bench(results, servers, bars, save).run(levels)
+        Bench(results, bars, save).run(servers, levels)
 
     measure_suite(results, measure, options, tables, figures("peers"))
-    runs = [run for rounds in results.measured.rounds.values() for run in rounds.values()]
-    if not any(run.output_tokens for run in runs):
-        raise ServiceUnavailable(f"No request was answered ({kinds_of_errors(runs)}).")
+    raise_if_failed(results)

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import socket
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,7 @@ from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.link import GpuAsker
 from cloister.compute.gpu.mailbox import EXPOSED, MailboxSlots, percentage_of
 from cloister.compute.gpu.memory import whole
-from cloister.compute.layout import BLOCK_TOKENS
-from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.errors import ServiceUnavailable
 from cloister.models.decoder import Decoder
 from cloister.placement import Placement
 from cloister_bench.gpu.mps import pipe_folder
@@ -27,7 +27,7 @@ from cloister_bench.gpu.requests import Partition
 
 READY_S = 90.0
 PATIENCE_MS = 200
-MOST_MESSAGE, MOST_PLACES, MOST_REASON = 8192, 64, 512
+MOST_MESSAGE, MOST_PLACES = 8192, 64
 OPENED = b"open"
 
 
@@ -57,9 +57,8 @@ class AttentionProcesses:
         for line in lines[opened:count]:
             line.send(b"{}")
         for line in lines[opened:count]:
-            if (said := line.recv(MOST_REASON)) != OPENED:
-                reason = said.decode(errors="replace") or "it ended"
-                raise ServiceUnavailable(f"An attention process did not open the GPU: {reason}")
+            if line.recv(16) != OPENED:
+                raise ServiceUnavailable("An attention process did not open the GPU.")
         self._opened[share] = max(opened, count)
         return not opened
 
@@ -96,23 +95,17 @@ def _attend(link: socket.socket, processes: int) -> NoReturn:
         gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
         device = GpuDevice()
         device.share(pipe_folder(), processes)
-        if link.recv(16) and _opened(device, link):
+        if link.recv(16):
+            device.open("attention")
+            torch.cuda.synchronize()
+            link.send(OPENED)
             while _answer_one_case(device, link):
                 pass
         os._exit(0)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(1)
-
-
-def _opened(device: GpuDevice, link: socket.socket) -> bool:
-    try:
-        device.open("attention")
-        torch.cuda.synchronize()
-    except (CloisterError, RuntimeError) as failure:
-        link.send(str(failure).partition("\n")[0].encode()[:MOST_REASON])
-        return False
-    link.send(OPENED)
-    return True
 
 
 def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
@@ -175,7 +168,3 @@ def partitioned(
             cache._memory.close()
         for mailbox in asker._mailboxes:
             mailbox.close()
-
-
-def prompt_blocks(prompt: int) -> int:
-    return -(-prompt // BLOCK_TOKENS)

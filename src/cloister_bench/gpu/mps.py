@@ -22,7 +22,7 @@ def mps() -> Iterator[bool]:
     if daemon is None:
         yield False
         return
-    before, service = os.environ.get(FOLDER), Mps(daemon)
+    service = Mps(daemon)
     os.environ[FOLDER] = service.folder
     with asyncio.Runner() as runner:
         try:
@@ -32,4 +32,3 @@ def mps() -> Iterator[bool]:
         finally:
             runner.run(service.close())
             del os.environ[FOLDER]
-            os.environ |= {} if before is None else {FOLDER: before}

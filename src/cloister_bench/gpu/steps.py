@@ -12,14 +12,14 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.gpu.cache import GpuCache, on_gpu
 from cloister.compute.gpu.kernels import GpuKernels
-from cloister.compute.gpu.mailbox import EXPOSED, most_rows
+from cloister.compute.gpu.mailbox import EXPOSED
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import i32
-from cloister.compute.layout import Batch, Chunk, Layout, Remote, Wanted, lay_out
+from cloister.compute.layout import BLOCK_TOKENS, Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.graph_runner import ROWS, Bucket
 from cloister.levels import OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
-from cloister_bench.gpu.attention import AttentionProcesses, partitioned, prompt_blocks
+from cloister_bench.gpu.attention import AttentionProcesses, partitioned
 
 Row = dict[str, Any]
 COPIED = 1 << 32
@@ -125,7 +125,7 @@ class Opened:
 
     def __init__(self, decoder: Decoder, users: int, prompt: int, variants: int = 1) -> None:
         self._decoder, self._users, self._prompt, self._rows = decoder, users, prompt, users * variants
-        self._each, self._own = tables(variants, prompt_blocks(prompt))
+        self._each, self._own = tables(variants, -(-prompt // BLOCK_TOKENS))
         answers = users * self._each
         self._held = on_gpu(decoder.device.cache(decoder.cache_shape, answers + self._rows * ANSWER_BLOCKS))
         self._held._held.normal_()
@@ -185,19 +185,8 @@ def measure_variants(
 ) -> Iterator[Row]:
     """Steps of `obfuscated`: every user has λ+1 prompts in slots of one vault. A row for each λ, 0 (which is
     `partitioned`) first."""
-    most, plain = most_rows(decoder.cache_shape.kv_heads), 0.0
+    plain = 0.0
     for fakes in (0, *lambdas):
-        rows = users * (fakes + 1)
-        if rows > most:
-            yield {"lambda": fakes, "not_offered": f"a step that asks has {most} rows at most, not {rows}"}
-            continue
-        row = _variants_step(decoder, processes, count, users, prompt, fakes + 1)
+        row, *_ = Opened(decoder, users, prompt, fakes + 1).asking(processes, count)
         plain = plain or row["ms"]
-        yield {"lambda": fakes, "rows": rows, **row, "ratio": row["ms"] / plain}
-
-
-def _variants_step(
-    decoder: Decoder, processes: AttentionProcesses, count: int, users: int, prompt: int, variants: int
-) -> Row:
-    row, *_ = Opened(decoder, users, prompt, variants).asking(processes, count)
-    return row
+        yield {"lambda": fakes, "rows": users * (fakes + 1), **row, "ratio": row["ms"] / plain}

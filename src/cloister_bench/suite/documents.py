@@ -7,7 +7,6 @@ from math import nan, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from cloister.errors import SetupError
 from cloister.files import needed
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ class Target:
         value, met = self.measured(document), None
         if self.target is not None:
             met = value is not None and (value >= self.target if self.bound == "at least" else value <= self.target)
-        verdict = {"bound": self.bound, "target": self.target, "measured": value, "met": met}
-        row = {"name": self.name, **verdict}
-        return row if value is not None else {**row, "reason": "not measured"}
+        return {"name": self.name, "bound": self.bound, "target": self.target, "measured": value, "met": met}
 
 
 @dataclass
@@ -169,11 +166,9 @@ def draw_figures(document: Document, folder: Path, figures: Mapping[str, Drawing
             figure, axes = _panels(drawing)
             figure.suptitle(f"{document['model']}: {drawing.draw(rows, axes)}")
             written.append(path := folder / f"{name}.png")
-            try:
+            with needed(f"{path} cannot be written", "Choose another --plot-dir."):
                 folder.mkdir(parents=True, exist_ok=True)
                 figure.savefig(path, dpi=120)
-            except (OSError, ValueError) as wrong:
-                raise SetupError(f"{path} cannot be written: {wrong}.", hint="Choose another --plot-dir.") from None
     return written
 
 

@@ -27,8 +27,8 @@ def test_two_servers_are_compared_round_by_round(run: Run, tmp_path: Path) -> No
         ("base", 3),
         (name, 3),
     ]
-    assert all(each["errors"] == 0 and each["tokens_per_s"] > 0 and each["rounds"] == 2 for each in document["runs"])
-    assert document["runs"][0]["ratio_to_base"] == 1.0 and document["runs"][1]["ratio_to_base"] > 0
+    assert all(each["errors"] == 0 and each["tokens_per_s"] > 0 for each in document["runs"])
+    assert document["runs"][0]["ratio"] == 1.0 and document["runs"][1]["ratio"] > 0
     assert (plots / "peers.png").read_bytes().startswith(b"\x89PNG")
     assert "tokens/s" in result.stdout and stub_model(base.requests) == stub_model(other.requests) == {MODEL}
 
@@ -69,7 +69,6 @@ def test_a_wrong_key_is_said_before_anything_is_measured(run: Run) -> None:
         (("--server", "peer=/nowhere/at/all --port {port}"), 2),
         (("--users", "1,zero"), 2),
         (("--users", "0"), 2),
-        (("--endpoint", "song"), 2),
     ],
 )
 def test_wrong_use_is_a_line_or_two(run: Run, arguments: tuple[str, ...], code: int) -> None:
@@ -80,7 +79,7 @@ def test_wrong_use_is_a_line_or_two(run: Run, arguments: tuple[str, ...], code: 
 def test_levels_are_asked_of_servers_that_have_them_and_of_no_others(run: Run) -> None:
     async def ours(request: Request) -> AsyncIterator[bytes]:
         if request.method == "GET":
-            yield models_response(protection=[{"id": "open"}])
+            yield models_response(protection=[{"id": "open", "enabled": True}])
         else:
             async for piece in openai_server()(request):
                 yield piece

@@ -17,23 +17,14 @@ def attention(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield from imported("cloister_bench.gpu.attention", monkeypatch)
 
 
-def test_why_an_attention_process_does_not_open_the_gpu_is_said(
-    attention: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_one_that_does_not_open_the_gpu_is_noticed(
+    attention: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failing = MagicMock()
-    failing.return_value.open.side_effect = SetupError("The GPU does not answer: too many clients\nand more")
+    failing.return_value.open.side_effect = SetupError("The GPU does not answer: too many clients")
     monkeypatch.setattr(attention, "GpuDevice", failing)
     processes = attention.AttentionProcesses([2])
-    with pytest.raises(ServiceUnavailable, match=r"did not open the GPU: The GPU does not answer: too many clients$"):
+    with pytest.raises(ServiceUnavailable, match="did not open the GPU"):
         processes.open(2)
     processes.close()
-
-
-def test_one_that_ends_without_a_word_is_noticed(attention: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    dying = MagicMock()
-    dying.return_value.open.side_effect = KeyboardInterrupt
-    monkeypatch.setattr(attention, "GpuDevice", dying)
-    processes = attention.AttentionProcesses([1])
-    with pytest.raises(ServiceUnavailable, match=r"did not open the GPU: it ended$"):
-        processes.open(1)
-    processes.close()
+    assert "too many clients" in capfd.readouterr().err

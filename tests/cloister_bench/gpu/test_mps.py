@@ -19,14 +19,13 @@ def on_path(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_runs_while_the_block_does_and_processes_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path(tmp_path, SCRIPT, monkeypatch)
-    monkeypatch.setenv(FOLDER, "before")
     with mps() as there:
         folder = Path(pipe_folder())
         assert there and (folder / "control").exists()
         if not (child := os.fork()):  # as sessions are forked
             os._exit(0 if pipe_folder() == str(folder) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert pipe_folder() == "before" and not folder.exists()
+    assert pipe_folder() == "" and not folder.exists()
 
 
 def test_a_daemon_that_ends_at_once_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cloister.compute.gpu.mailbox import most_rows
 from tests.compute.without_cuda import imported
 
 
@@ -25,26 +24,6 @@ def test_prompts_of_a_user_begin_in_common_blocks_and_end_in_their_own(variants:
     assert tables == [[0, 1, 2, 3, 4], [0, 1, 5, 6, 7], [0, 1, 8, 9, 10]]
     assert blocks == 11
     assert variants.tables(1, 1) == (1, [[0]]), "one block cannot be shared"
-
-
-def test_a_step_that_would_not_fit_is_said_not_to_be_offered(
-    variants: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def step(_decoder: Any, _processes: Any, _count: int, users: int, _prompt: int, each: int) -> dict[str, Any]:
-        asked.append(users * each)
-        return {"rows": users * each, "ms": 2.0 + each, "same_bits": True}
-
-    monkeypatch.setattr(variants, "_variants_step", step)
-    decoder = SimpleNamespace(cache_shape=SimpleNamespace(kv_heads=8))
-    most = most_rows(8)
-    too_many = most // 8
-    rows = list(variants.measure_variants(decoder, None, 8, 8, 64, (1, too_many)))
-    assert asked == [8, 16]
-    assert [row["lambda"] for row in rows] == [0, 1, too_many]
-    assert [row.get("ratio") for row in rows[:2]] == [1.0, pytest.approx(4 / 3)]
-    assert f"{most} rows at most" in rows[2]["not_offered"]
 
 
 def test_a_recorded_step_keeps_the_batch_that_it_was_recorded_with(

@@ -1,8 +1,7 @@
 import json
 
 from cloister.levels import LEVELS
-from cloister_bench.levels.plan import FAKES, FULL, QUICK, SECRET, SERVED, Plan, WordsLoad
-from cloister_bench.messages import WORDS
+from cloister_bench.levels import FAKES, SECRET, SERVED, WORDS, Plan, WordsLoad
 
 
 def asked(load: WordsLoad, *names: object) -> dict[str, object]:
@@ -11,24 +10,16 @@ def asked(load: WordsLoad, *names: object) -> dict[str, object]:
 
 def test_every_level_but_mpc_is_measured_plain_and_where_there_is_a_vault_with_a_session() -> None:
     assert {*SERVED, "mpc"} == set(LEVELS)
-    for plan in (FULL, QUICK):
-        sides = {(side.level, side.session) for side in plan.sides()}
+    for plan in (Plan(), Plan(users=(1, 8))):
+        sides = {(side.load.protection, side.load.sessions) for side in plan.sides()}
         assert sides == {(level, session) for level in SERVED for session in (False, LEVELS[level].uses_vault)}
         assert len(set(plan.sides())) == len(plan.sides())
 
 
-def test_what_is_compared_has_one_load_and_open_among_it() -> None:
-    for users in FULL.users:
-        levels = [side.level for side in FULL.sides() if side.users == users]
-        assert levels[0] == "open" and levels.count("open") == 1
-    assert {side.load[1:] for side in FULL.sides()} == {(64, 64)}
-
-
-def test_beyond_few_users_obfuscated_is_left_out_and_isolated_is_measured_once() -> None:
-    many = [side for side in Plan(users=(1, 8, 32)).sides() if side.users == 32]
-    assert "obfuscated" not in {side.level for side in many}
-    assert {(side.requests, side.rounds) for side in many if side.level == "isolated"} == {(1, 1)}
-    assert all(side.rounds == FULL.rounds for side in FULL.sides() if side.users <= 8 or side.level != "isolated")
+def test_what_is_compared_has_open_among_it_and_obfuscated_only_for_few_users() -> None:
+    for users in Plan().users:
+        sides = [side.side for side in Plan().sides() if side.users == users]
+        assert sides[0] == "open" and sides.count("open") == 1 and ("obfuscated" in sides) == (users <= 8)
 
 
 def test_all_levels_get_the_same_words_and_obfuscated_has_one_of_them_marked() -> None:

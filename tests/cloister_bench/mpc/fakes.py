@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloister_bench.mpc.cost import Cost
-from cloister_bench.mpc.results import Plan, Results
+from cloister_bench.mpc.steps import Plan, Results
 
 
 def cost(megabytes: float = 1.0, messages: int = 100, seconds: float = 1.0) -> Cost:

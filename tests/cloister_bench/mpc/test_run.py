@@ -13,11 +13,11 @@ pytest.importorskip("spu", reason="generation on shares needs the distribution c
 from cloister.errors import PartyLost
 from cloister_bench.mpc.cost import Cost, total
 from cloister_bench.mpc.parties import Parties
-from cloister_bench.mpc.results import FULL, VARIANTS, Plan, Results
-from cloister_bench.mpc.run import Bench, programs_of
+from cloister_bench.mpc.steps import VARIANTS, Bench, Plan, Results, programs_of
 from tests.cloister_bench.mpc.fakes import cost
 from tests.cloister_mpc.local import SHAPE
 
+PLAN = Plan()
 TINY = replace(SHAPE, layers=4, context=512, rotation=(1.0, 0.5), scales=(1.0, 1.0, 0.5, 0.5))
 
 
@@ -33,7 +33,7 @@ class Told:
     def say(self, what: str) -> None: ...
 
 
-def bench(plan: Plan = FULL, shape: Any = SHAPE, told: Told | None = None) -> Bench:
+def bench(plan: Plan = PLAN, shape: Any = SHAPE, told: Told | None = None) -> Bench:
     return Bench(Results(plan, "small"), shape, told or Told(), lambda: None)
 
 

@@ -1,23 +1,8 @@
-"""Documents that were written by earlier versions can still be read, tabulated and drawn."""
-
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 
-from cloister_bench.mpc import results as mpc_tables
-from cloister_bench.suite.documents import Target, draw_figures, targets_table
-
-DOCS = Path(__file__).parents[3] / "docs" / "bench"
-
-
-def test_the_mpc_document(tmp_path: Path) -> None:
-    document = json.loads((DOCS / "mpc.json").read_text())
-    *_, targets = mpc_tables.tables(document)
-    assert {row[3] for row in targets.rows} >= {"met", ""}
-    assert len(draw_figures(document, tmp_path, mpc_tables.FIGURES)) == 1
+from cloister_bench.suite.documents import Target, targets_table
 
 
 @pytest.mark.parametrize(
@@ -33,5 +18,5 @@ def test_a_target_is_met_missed_not_measured_or_only_told(
     target: float | None, bound: str, measured: float | None, met: bool | None, shown: list[str]
 ) -> None:
     row = Target("speed", target, lambda document: measured, bound).verdict({})  # type: ignore[arg-type]
-    assert row["met"] is met and ("reason" in row) == (measured is None)
+    assert row["met"] is met
     assert targets_table([row]).rows == [["speed", *shown]]

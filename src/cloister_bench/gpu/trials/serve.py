@@ -5,7 +5,6 @@ clear error, and is replaced. Times: whole requests at `open` and `partitioned`.
 import argparse
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +16,7 @@ from cloister.addresses import HttpAddress
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import open_folder
-from cloister_bench.load import measure
-from cloister_bench.messages import Workload
+from cloister_bench.load import Workload, measure
 from cloister_bench.random_model import write_random_model
 from cloister_bench.servers import OwnServer
 
@@ -54,11 +52,6 @@ def processes(role: str) -> list[int]:
     return found
 
 
-def gpu_memory() -> list[str]:
-    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
-
-
 class Client:
     def __init__(self, url: str) -> None:
         from openai import OpenAI
@@ -83,10 +76,10 @@ class Client:
 
 
 def divergence(found: Answer, right: Answer) -> dict[str, Any] | None:
+    """The first step that differs, and whether its logits do."""
     for step, (one, other) in enumerate(zip(found, right, strict=False)):
         if one != other:
-            later = sum(a != b for a, b in zip(found[step + 1 :], right[step + 1 :], strict=False))
-            return {"step": step, "logits_differ": one[2] != other[2], "later": later, "found": one, "alone": other}
+            return {"step": step, "logits_differ": one[2] != other[2], "found": one, "alone": other}
     return None if len(found) == len(right) else {"step": min(len(found), len(right)), "lengths_differ": True}
 
 
@@ -124,7 +117,6 @@ def check_answers(client: Client) -> Found:
 
                 found["differing"] += [{"case": case, **each} for each in together(ask, alone[:users])]
                 found["compared"][case] = users
-        found[f"answer {kind}"] = "".join(token for token, *_ in alone[0])[:200]
     right = client.chat(prompts[0], "open").choices[0].message.content
     for level in levels:
         stream = client.chat(prompts[0], level, {"stream": True})
@@ -140,14 +132,14 @@ def secret_prompt(spans: int, user: int) -> tuple[str, str]:
 
 def check_obfuscated(client: Client) -> Found:
     """With given substitutes and then with sampled ones: the answers of `open`."""
-    found: Found = {"differing": [], "failed": [], "compared": 0, "seconds": {}}
+    found: Found = {"differing": [], "failed": [], "compared": 0}
     end = time.monotonic() + OBFUSCATED_S
     cases = [(kind, spans, users) for kind in WAYS for spans in (1, 2, 3) for users in (1, OBFUSCATED_USERS)]
     for kind, spans, users in cases:
         if time.monotonic() > end:
             break
         given = {"fakes": FAKES, "substitutes": [values[:spans] for values in VALUES[1:]]}
-        case, began = f"{kind}, {spans} secrets, {users} users", time.monotonic()
+        case = f"{kind}, {spans} secrets, {users} users"
 
         def ask(user: int, spans: int = spans, way: Found = WAYS[kind], given: Found = given) -> Answer:
             marked = secret_prompt(spans, user)[0]
@@ -160,7 +152,6 @@ def check_obfuscated(client: Client) -> Found:
             found["failed"].append(f"{case}: {type(failure).__name__}: {str(failure)[:300]}")
             continue
         found["compared"] += users
-        found["seconds"][case] = time.monotonic() - began
     sampled = {"fakes": FAKES, "minimum": 1, "epsilon": 1.0, "candidates": 32}
     marked, plain = secret_prompt(1, 0)
     try:
@@ -214,7 +205,7 @@ def throughput(client: Client) -> list[Found]:
             load = Workload(requests_per_user=1, warmup=2 if kept else 0, seed=len(rows), **asked)
             run = measure(HttpAddress.parse(client.url), DEVELOPMENT_KEY, client.model, load, USERS)
             row = {"level": level, "kept": kept, "users": USERS, "prompt": prompt, "new": new, "errors": run.errors}
-            row |= {"tokens_per_s": run.output_tokens_per_s, "median_ms": run.answer_ms, "wall_s": run.wall_s}
+            row |= {"tokens_per_s": run.output_tokens_per_s, "median_ms": run.answer_ms}
             rows.append(row)
             print(row, flush=True)
     return rows
@@ -234,10 +225,8 @@ def serve(options: argparse.Namespace, note: Callable[[str, Any], None]) -> None
         client = Client(url)
         note("up_s", seconds)
         note("model", client.about)
-        note("memory", gpu_memory())
         for name, part in parts.items():
             try:
                 note(name, part(client))
             except Exception as failure:
                 note(name, f"failed: {type(failure).__name__}: {str(failure)[:500]}")
-        note("memory_at_the_end", gpu_memory())

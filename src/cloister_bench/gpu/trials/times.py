@@ -59,14 +59,14 @@ def steps(options: argparse.Namespace, note: Note) -> None:
         note("gpu", torch.cuda.get_device_name())
         note("torch", str(torch.__version__))
         note("bytes_per_second", bandwidth())
-
-        def cases() -> Iterator[tuple[Row, Iterator[Row]]]:
-            for users, prompt in STEPS:
-                silent = users == SILENT
-                about = {"users": users, "prompt": prompt, "silent": silent}
-                yield about, measure_steps(*given, users, prompt, _settings(users), silent=silent)
-
-        _noted("steps", cases(), note)
+        cases = (
+            (
+                {"users": users, "prompt": prompt, "silent": users == SILENT},
+                measure_steps(*given, users, prompt, _settings(users), silent=users == SILENT),
+            )
+            for users, prompt in STEPS
+        )
+        _noted("steps", cases, note)
 
 
 def requests(options: argparse.Namespace, note: Note) -> None:
