@@ -65,13 +65,8 @@ class _Choice(msgspec.Struct):
         return bool(self.text) or self.finish_reason is None
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int = 0
-
-
 class _Usage(msgspec.Struct):
     completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
 
 
 class _Event(msgspec.Struct):
@@ -95,7 +90,6 @@ class Answer:
     first_token: float
     last_token: float
     output_tokens: int
-    cached_tokens: int = 0
 
     @property
     def seconds_per_token(self) -> float:
@@ -127,8 +121,7 @@ def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
     if not times:
         raise BrokenAnswer("no tokens")
     tokens = usage.completion_tokens or len(times)
-    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
-    return Answer(sent, times[0], times[-1], tokens, cached)
+    return Answer(sent, times[0], times[-1], tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,7 +311,7 @@ def diagonal(i: int, j: int, rows: int, columns: int) -> list[tuple[int, int]]:
 
 
 def apart(pool: Sequence[Values], secret: Values, most: int) -> list[Values]:
-    """The class of the secret, where no value of one place is in two members; at most so many."""
+    """The class of the secret, where no value of one place is in two members; at most `most`."""
     classes: list[tuple[list[Values], set[tuple[int, str]]]] = []
     for values in pool:
         own = set(enumerate(values))

@@ -19,7 +19,7 @@ from cloister.obfuscation.tags import Category, TaggedText
 from cloister.obfuscation.variants import Substitutes
 
 SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
-BANDS = 3  # of λ+1 values: a pool has at least so many, where its list does
+BANDS = 3  # of λ+1 values: the least size of a pool, where its list has that
 Grouping = Callable[[Sequence[TaggedText], Sequence[Entity], Prf, int], list[Group]]
 
 

@@ -24,7 +24,7 @@ _WITH_DOSES = (
         "diuretics",
     ),
     ("corticosteroids and thyroid therapy", "sex hormones and urologicals"),
-)  # one class where a dose is said: each alone has few
+)  # one class where a dose stands: each alone has few
 
 
 class Medications:
@@ -77,7 +77,7 @@ def _strength(found: re.Match[str]) -> str:
 
 
 def _rank(strengths: list[str], one: str) -> int:
-    """An inhaler comes last in the list, and has a rank of its own."""
+    """An inhaler comes last in the list, and has its rank."""
     return -1 if one == "inhaler" else strengths.index(one)
 
 

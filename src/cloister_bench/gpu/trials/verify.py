@@ -32,7 +32,6 @@ from cloister.models.source import open_folder
 from cloister_bench.connection import Connection, first_model
 from cloister_bench.gpu.model import SHAPE, random_decoder
 from cloister_bench.gpu.trials.serve import processes, served
-from cloister_bench.load import PATHS
 from cloister_bench.random_model import write_random_model
 
 Row = dict[str, Any]
@@ -103,7 +102,7 @@ class Crowd:
 
     def ask(self, connection: Connection, session: str, **more: Any) -> Row | None:
         asked = {"model": self.model, "session": session, "protection": "partitioned", "ignore_eos": True, **more}
-        exchange = connection.exchange("POST", PATHS["completions"], msgspec.json.encode(asked))
+        exchange = connection.exchange("POST", "/v1/completions", msgspec.json.encode(asked))
         answer: Row = msgspec.json.decode(exchange.body)
         if exchange.status != 200:
             self.note(f"error {answer['error'].get('code')}")
