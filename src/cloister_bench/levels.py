@@ -42,7 +42,7 @@ class WordsLoad(Workload):
         hidden = self.protection == OBFUSCATED
         words = random.choices(WORDS, k=self.input_tokens - 1)
         words.insert(len(words) // 2, f"<redacted>{SECRET}</redacted>" if hidden else SECRET)
-        return {"prompt": " ".join(words), **({"obfuscation": {"fakes": FAKES}} if hidden else {})}
+        return {"prompt": " ".join(words), **({"obfuscation": {"fakes": FAKES, "minimum": 1}} if hidden else {})}
 
 
 @dataclass(frozen=True, slots=True)
