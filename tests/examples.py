@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import settings
 
-ORDINARY = 60
-"""Others are drawn in every run, and a release draws ten times as many."""
+ORDINARY = 40
+"""Others are drawn in every run, and a release draws fifteen times as many."""
 
 
 def examples(count: int, **more: Any) -> settings:

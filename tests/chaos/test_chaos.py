@@ -28,8 +28,8 @@ from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.served import Server, lives, running_server
 
-USERS = 8
-QUESTIONS = 12
+USERS = 4
+QUESTIONS = 8
 SPARES = 2
 LINK_DEADLINE_S = 1.0
 FROZEN_S = 2.5
