@@ -82,6 +82,7 @@ WITHOUT_PROCESSES = {
 
 PATIENT = {*WITHOUT_PROCESSES, "compute", "image", "models", "obfuscation"}
 """Folders whose tests do not mind how slowly they run."""
+MOST_OF_A_NAME = 120  # characters of a group's name that its log has: file systems allow 255 bytes
 NICENESS = 5
 """Of what runs beside two others: it has a sixth of a core at least, or the soonest of its timeouts would come."""
 
@@ -235,7 +236,7 @@ def _next(queues: Iterable[deque[Group]]) -> Group | None:
 
 
 def run_group(group: Group, logs: Path, niceness: int = 0) -> Result:
-    log = logs / f"{group.name.replace(' ', '-').replace('/', '-')}.log"
+    log = logs / f"{group.name.replace(' ', '-').replace('/', '-')[:MOST_OF_A_NAME]}.log"
     begun = time.monotonic()
     with log.open("w") as output:
         where = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}

@@ -160,3 +160,8 @@ def test_arguments_go_to_pytest(
     monkeypatch.setattr(runner.subprocess, "run", run)
     assert runner.main(["-k", "scheduler"]) == expected
     assert given == [("-k", "scheduler"), ("--on-shares", "-k", "scheduler")]
+
+
+def test_many_small_files_are_one_group_with_a_log(runner: ModuleType, tmp_path: Path) -> None:
+    name = " ".join(f"test_{number}.py" for number in range(100))
+    assert runner.run_group(runner.Group(name, 1, ((sys.executable, "-c", ""),)), tmp_path).passed
