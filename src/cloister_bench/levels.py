@@ -26,7 +26,7 @@ RETRY_S = 5.0
 WORDS: list[str] = read_words("load")["WORDS"]
 SERVED: tuple[LevelName, ...] = tuple(level.name for level in LEVELS.values() if not level.slow)
 FAKES = 7  # λ, the server's default
-SECRET = "Ann"
+SECRET, OTHERS = "Ann", [[name] for name in ("Bob", "Eve", "Tom", "Joe", "Sam", "Max", "Ben")]  # given: none is sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,10 @@ class WordsLoad(Workload):
         hidden = self.protection == OBFUSCATED
         words = random.choices(WORDS, k=self.input_tokens - 1)
         words.insert(len(words) // 2, f"<redacted>{SECRET}</redacted>" if hidden else SECRET)
-        return {"prompt": " ".join(words), **({"obfuscation": {"fakes": FAKES, "minimum": 1}} if hidden else {})}
+        return {
+            "prompt": " ".join(words),
+            **({"obfuscation": {"fakes": FAKES, "substitutes": OTHERS}} if hidden else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,9 +275,10 @@ async def test_no_more_is_made_than_is_taken(room: Room, backend: VaultBackend) 
     answer = room.send(1, "POST", CHAT, sealed_chat(stream=True, max_tokens=1500, logprobs=True, top_logprobs=20),
                        prompts=1)  # fmt: skip
     before = -1
-    while sum(answer.sizes) != before:
-        before = sum(answer.sizes)
-        await asyncio.sleep(0.1)
+    async with asyncio.timeout(30):
+        while sum(answer.sizes) != before or before <= WINDOW_BYTES:  # a busy machine pauses, too
+            before = sum(answer.sizes)
+            await asyncio.sleep(0.1)
     assert not answer.done.is_set()
     assert WINDOW_BYTES < before < 2 * WINDOW_BYTES
     told = 0

@@ -1,7 +1,7 @@
 import json
 
 from cloister.levels import LEVELS
-from cloister_bench.levels import FAKES, SECRET, SERVED, WORDS, Plan, WordsLoad
+from cloister_bench.levels import FAKES, OTHERS, SECRET, SERVED, WORDS, Plan, WordsLoad
 
 
 def asked(load: WordsLoad, *names: object) -> dict[str, object]:
@@ -26,7 +26,10 @@ def test_all_levels_get_the_same_words_and_obfuscated_has_one_of_them_marked() -
     plain = asked(WordsLoad(protection="open"), 8, "run", 3, 0)
     marked = asked(WordsLoad(protection="obfuscated"), 8, "run", 3, 0)
     assert str(marked["prompt"]).replace("<redacted>", "").replace("</redacted>", "") == plain["prompt"]
-    assert str(marked["prompt"]).count("<redacted>") == 1 and marked["obfuscation"] == {"fakes": FAKES, "minimum": 1}
+    assert str(marked["prompt"]).count("<redacted>") == 1 and marked["obfuscation"] == {
+        "fakes": FAKES,
+        "substitutes": OTHERS,
+    }
     assert "obfuscation" not in plain
     words = str(plain["prompt"]).split()
     assert len(words) == 64 and words.count(SECRET) == 1 and set(words) - {SECRET} <= set(WORDS)
