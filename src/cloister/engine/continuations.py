@@ -16,6 +16,7 @@ from cloister.prefix.base import BlockPool
 
 CHUNK_TOKENS = 512  # of a beginning, in one step
 ROWS = 128  # of logits at a time: each is as long as the vocabulary
+SCORED_ROWS = 16  # of logits at a time where they are scored: twice their size must fit into a sealed vault
 
 LogProbs = npt.NDArray[np.float32]
 
@@ -71,9 +72,9 @@ class Continuations:
         with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
             hidden = self._decoder.hidden(batch, self._cache)
         found: list[float] = []
-        for start in range(0, len(tokens), ROWS):
-            logits = self._decoder.logits(hidden[start : start + ROWS]).float()
-            wanted = torch.tensor(tokens[start : start + ROWS], device=logits.device)[:, None]
+        for start in range(0, len(tokens), SCORED_ROWS):
+            logits = self._decoder.logits(hidden[start : start + SCORED_ROWS]).float()
+            wanted = torch.tensor(tokens[start : start + SCORED_ROWS], device=logits.device)[:, None]
             found += torch.log_softmax(logits, dim=-1).gather(1, wanted)[:, 0].tolist()
         return found
 
