@@ -120,3 +120,19 @@ def test_rows_have_the_likelihood_they_would_have_token_by_token(
                 scores = rows(alone, [0], [[token]])
         assert likely == pytest.approx(expected, abs=1e-4)
     assert sum(pieces) and not cache._keys.any() and not cache._values.any(), "wiped"
+
+
+def test_scores_take_few_rows_of_logits_at_a_time(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sealed vault has 64 MiB beyond its keys and values: 128 rows of a real vocabulary, twice, are 50."""
+    model, _ = held(decoder, 64)
+    whole, sizes = decoder.logits, list[int]()
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(hidden))
+        return whole(hidden)
+
+    monkeypatch.setattr(decoder, "logits", logits)
+    values = [[one, *range(2, 12)] for one in range(30)]
+    for size in model.likelihoods(BEGINNING, values):
+        assert isinstance(size, int)
+    assert sum(sizes) > 200 and max(sizes) <= 16
