@@ -186,13 +186,16 @@ def names() -> None:
         for kind, those in lists.items()
     }
     for kind, other in (("given", "surname"), ("surname", "given")):
-        own = list(cells(plain[kind]))
+        own = list(cells(plain[kind], ranked=True))
         placed = {word for _, cell in own for word in cell}
         rest = {label: [word for word in words[:REST] if word not in placed] for label, words in plain[other].items()}
-        write(kind, (*own, *cells(rest)))
+        write(kind, (*own, *cells(rest, ranked=True)))
     both = lists["given"] | lists["surname"]
-    write("alone", cells({label: [word for word in words if word[-1] != "*"] for label, words in both.items()}))
-    write("origins", (cell for label, words in also.items() for cell in cells({label: words})))
+    write(
+        "alone",
+        cells({label: [word for word in words if word[-1] != "*"] for label, words in both.items()}, ranked=True),
+    )
+    write("origins", (cell for label, words in also.items() for cell in cells({label: words}, ranked=True)))
 
 
 def phones() -> None:
@@ -357,9 +360,10 @@ def medications() -> None:
     write("strengths", ((drug, those) for drug, those in strengths.items() if those))
 
 
-def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
-    """(label, words): 16, 32 or 64 words of one frequency and capitals. Cells grow down the list, so that the commonest
-    words are among themselves; neighbours of one label join into larger ones. Of a list the last few are in none."""
+def cells(groups: dict[str, list[str]], *, ranked: bool = False) -> Iterator[tuple[str, list[str]]]:
+    """(label, words): 16, 32 or 64 words of one frequency and capitals; `ranked`: the commonest first, so that names of
+    one rank stand side by side. Cells grow down the list, so that the commonest words are among themselves; neighbours
+    of one label join into larger ones. Of a list the last few are in none."""
     seen: set[str] = set()
     for label, listed in groups.items():
         shapes: dict[str, list[str]] = {}
@@ -372,7 +376,8 @@ def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
             start, size = 0, FEWEST
             while len(words) - start >= FEWEST:
                 size = min(LARGEST, start or FEWEST, 1 << (len(words) - start).bit_length() - 1)
-                cell = sorted(words[start : start + size], key=lambda word: (len(word), word))
+                cell = words[start : start + size]
+                cell = cell if ranked else sorted(cell, key=lambda word: (len(word), word))
                 yield f"{label}#{number}" if number else label, cell
                 start += size
 

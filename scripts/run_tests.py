@@ -1,10 +1,10 @@
-"""Run the checks and the tests, two groups at a time: `make test`, `make test-all` and `make check`.
+"""Run the checks and the tests, a few groups at a time: `make test`, `make test-all` and `make check`.
 
 A group is a plain pytest process over one or more folders of tests/. Sandboxes are forked from a process with a lone
 thread and SPU brings threads: tests on shares therefore have groups of their own, and pytest-xdist cannot be used.
-Two groups at once keep two cores busy, but for when they wait. Then a third has what they leave: first those whose
-tests wait for nobody (PATIENT), at a low priority; once there are none left, the others. Each group writes to a log of
-its own in artifacts/tests; the whole log of a group that failed is shown.
+Two groups at once keep two cores busy, but for when they wait, which is a third of the time. Two more have what they
+leave: first those whose tests wait for nobody (PATIENT), at a low priority; once there are none left, the others. Each
+group writes to a log of its own in artifacts/tests; the whole log of a group that failed is shown.
 
 Arguments other than --release and --check go to one plain pytest and then to one on shares: run_tests.py -k scheduler
 """
@@ -23,22 +23,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 LOGS = ROOT / "artifacts" / "tests"
 AT_ONCE = 2
+BESIDE = 2
 PYTHON = sys.executable
 NONE_SELECTED = 5
 """pytest's exit status where no test was selected."""
 
 SECONDS = {
-    ("cloister_mpc", True): 280,
-    ("serving", False): 200,
-    ("redteam", False): 150,
-    ("controller", False): 100,
-    ("cli", False): 90,
-    ("vault_host", False): 80,
+    ("cloister_mpc", True): 250,
+    ("serving", False): 220,
+    ("redteam", False): 140,
+    ("controller", False): 120,
+    ("cli", False): 70,
+    ("vault_host", False): 75,
     ("models", False): 60,
     ("attest", False): 60,
     ("client", False): 60,
@@ -46,15 +48,15 @@ SECONDS = {
     ("cli", True): 50,
     ("gateway", False): 50,
     ("cloister_bench", True): 55,
-    ("chaos", False): 45,
-    ("forkserver", False): 45,
-    ("browser", False): 45,
+    ("chaos", False): 60,
+    ("forkserver", False): 40,
+    ("browser", False): 30,
     ("obfuscation", False): 45,
     ("prompts", False): 35,
     ("link", False): 35,
     ("cloister_bench", False): 60,
     ("compute", False): 30,
-    ("process", False): 25,
+    ("process", False): 45,
     ("transparency", False): 20,
 }
 """About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""
@@ -69,7 +71,8 @@ RELEASE_SECONDS = {
 
 FEW_SECONDS = 15
 WORTH_A_GROUP = 90
-"""Folders that take less share groups: to import torch and transformers takes ten seconds each time."""
+"""Folders that take less share groups: to import torch and transformers takes ten seconds each time. All on shares are
+one, for SPU and jax take as long again; and what is left and takes less joins the group before."""
 
 GUESTS = {"browser": "serving"}
 """A folder and the one whose group it joins: both ask the same nodes, which start once a group."""
@@ -84,7 +87,7 @@ PATIENT = {*WITHOUT_PROCESSES, "compute", "image", "models", "obfuscation"}
 """Folders whose tests do not mind how slowly they run."""
 MOST_OF_A_NAME = 120  # characters of a group's name that its log has: file systems allow 255 bytes
 NICENESS = 5
-"""Of what runs beside two others: it has a sixth of a core at least, or the soonest of its timeouts would come."""
+"""Of what runs beside two others: it has an eighth of a core at least, or the soonest of its timeouts would come."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Result:
     group: Group
     passed: bool
     seconds: float
+    processor_seconds: float
     output: str
 
 
@@ -172,23 +176,29 @@ def lint() -> Group:
 def group(folders: Iterable[Folder], *options: str) -> list[Group]:
     """The longest first: one that began last would keep a core waiting. Those on shares are with no others, and so are
     the patient ones."""
-    groups: list[Group] = []
-    waiting: defaultdict[tuple[bool, bool], list[Folder]] = defaultdict(list)
+    gathered: defaultdict[tuple[bool, bool], list[list[Folder]]] = defaultdict(list)
     folders = sorted(folders, key=lambda folder: -folder.seconds)
     hosts = {folder.name for folder in folders if not folder.on_shares}
     guests = {GUESTS[folder.name]: folder for folder in folders if GUESTS.get(folder.name) in hosts}
     for folder in folders:
         if folder in guests.values():
             continue
-        together = waiting[folder.on_shares, folder.patient]
-        together.append(folder)
+        alike = gathered[folder.on_shares, folder.patient]
+        if not alike or (_seconds(alike[-1]) >= WORTH_A_GROUP and not folder.on_shares):
+            alike.append([])
+        alike[-1].append(folder)
         if folder.name in guests and not folder.on_shares:
-            together.append(guests[folder.name])
-        if sum(each.seconds for each in together) >= WORTH_A_GROUP:
-            groups.append(pytest_of(together, options))
-            together.clear()
-    groups += [pytest_of(together, options) for together in waiting.values() if together]
+            alike[-1].append(guests[folder.name])
+    for alike in gathered.values():
+        if len(alike) > 1 and _seconds(alike[-1]) < WORTH_A_GROUP:
+            left = alike.pop()
+            alike[-1] += left
+    groups = [pytest_of(together, options) for alike in gathered.values() for together in alike]
     return sorted(groups, key=lambda group: -group.seconds)
+
+
+def _seconds(folders: Iterable[Folder]) -> int:
+    return sum(folder.seconds for folder in folders)
 
 
 def pytest_of(folders: Sequence[Folder], options: Sequence[str]) -> Group:
@@ -202,11 +212,11 @@ def pytest_of(folders: Sequence[Folder], options: Sequence[str]) -> Group:
     alone = [f"tests/{name}" for name, _ in RELEASE_SECONDS if "/" in name] if folders[0].release else []
     elsewhere = [f"--ignore={path}" for path in alone if path not in paths]
     command = (*command, *["--on-shares"] * on_shares, *options, *elsewhere, *paths)
-    return Group(name, sum(folder.seconds for folder in folders), (command,), folders[0].patient)
+    return Group(name, _seconds(folders), (command,), folders[0].patient)
 
 
 def run(groups: Sequence[Group], logs: Path, tell: Callable[[Result], None]) -> list[Result]:
-    """Each group's result, told as soon as it is there. A third lane has the patient ones first, at a low priority."""
+    """Each group's result, told as soon as it is there. Lanes beside have the patient ones first, at a low priority."""
     logs.mkdir(parents=True, exist_ok=True)
     pressing, patient = (deque(group for group in groups if group.patient is each) for each in (False, True))
     results = []
@@ -216,10 +226,11 @@ def run(groups: Sequence[Group], logs: Path, tell: Callable[[Result], None]) -> 
             results.append(run_group(group, logs, patient_niceness if group.patient else 0))
             tell(results[-1])
 
-    with ThreadPoolExecutor(AT_ONCE + 1) as workers:
+    with ThreadPoolExecutor(AT_ONCE + BESIDE) as workers:
         try:
             lanes = [workers.submit(work, 0, pressing, patient) for _ in range(AT_ONCE)]
-            for lane in [*lanes, workers.submit(work, NICENESS, patient, pressing)]:
+            lanes += [workers.submit(work, NICENESS, patient, pressing) for _ in range(BESIDE)]
+            for lane in lanes:
                 lane.result()
         except KeyboardInterrupt:
             pressing.clear()  # the terminal has told those at work
@@ -242,9 +253,18 @@ def run_group(group: Group, logs: Path, niceness: int = 0) -> Result:
         where = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         where["env"] = environment()
         commands = [("nice", "-n", str(niceness), *command) if niceness else command for command in group.commands]
-        statuses = [subprocess.run(command, check=False, **where).returncode for command in commands]
-    passed = all(status in (0, NONE_SELECTED) for status in statuses)
-    return Result(group, passed, time.monotonic() - begun, log.read_text(errors="replace"))
+        ended = [_run(command, **where) for command in commands]
+    passed = all(status in (0, NONE_SELECTED) for status, _ in ended)
+    used = sum(seconds for _, seconds in ended)
+    return Result(group, passed, time.monotonic() - begun, used, log.read_text(errors="replace"))
+
+
+def _run(command: Sequence[str], **where: Any) -> tuple[int, float]:
+    """Its exit status, and the processor time that it and all it waited for took."""
+    process = subprocess.Popen(command, **where)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
 
 
 def environment() -> dict[str, str]:
@@ -260,7 +280,8 @@ def show(result: Result) -> None:
     if not result.passed:
         print(result.output)
     mark = "passed" if result.passed else "FAILED"
-    print(f"{mark}  {result.seconds:4.0f} s  {result.group.name}: {lines[-1].strip('= ')}", flush=True)
+    times = f"{result.seconds:4.0f} s ({result.processor_seconds:4.0f} s of processor time)"
+    print(f"{mark}  {times}  {result.group.name}: {lines[-1].strip('= ')}", flush=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ ALLOWED = {
     "obfuscation": {"errors", "files", "request_fields", "detection"},
     "signed_text": {"errors", "files", "transparency"},
     "detection": {"errors", "files", "messages", "process", "signed_text", "transparency"},
-    "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
+    "client": EVERYBODY
+    | {"access", "addresses", "files", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 PHRASES = (
@@ -26,7 +24,7 @@ PHRASES = (
 )
 """The worst of what readers met here (issue 34)."""
 
-BAD = re.compile(r"\b(" + "|".join(map(re.escape, sorted(PHRASES, key=len, reverse=True))) + r")\b", re.IGNORECASE)
+BAD = re.compile(r"\b(" + "|".join(map(re.escape, sorted(PHRASES, key=len, reverse=True))) + r")\b")
 
 
 def texts() -> list[Path]:
@@ -38,12 +36,14 @@ def texts() -> list[Path]:
 
 def found_in(text: str) -> list[str]:
     """Lines with a phrase of the list. White space counts as one blank, since sentences are wrapped."""
-    return [f"{text[: hit.start()].count(chr(10)) + 1}: {hit[0]}" for hit in BAD.finditer(re.sub(r"\s", " ", text))]
+    return [
+        f"{text[: hit.start()].count(chr(10)) + 1}: {hit[0]}" for hit in BAD.finditer(re.sub(r"\s", " ", text).lower())
+    ]
 
 
-@pytest.mark.parametrize("path", texts(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_text_is_plain(path: Path) -> None:
-    assert not found_in(path.read_text())
+def test_every_text_is_plain() -> None:
+    found = {str(path.relative_to(ROOT)): found_in(path.read_text()) for path in texts()}
+    assert len(found) > 400 and not {name: lines for name, lines in found.items() if lines}
 
 
 def test_a_phrase_is_found_across_a_line_end() -> None:

@@ -80,15 +80,16 @@ WISHES = {
     "min_p": SamplingParams(min_p=0.1),
     "logprobs": SamplingParams(logprobs=0),
     "mpc_reveal": SamplingParams(mpc_reveal="logits"),
+    "stop_recitation": SamplingParams(stop_recitation=True),
 }
 NEEDS_LOGITS = {"top_p", "top_k", "min_p", "repetition_penalty", "logprobs"}
 REFUSED = {
-    "open": {"mpc_reveal"},
-    "shared": {"mpc_reveal"},
+    "open": {"mpc_reveal", "stop_recitation"},
+    "shared": {"mpc_reveal", "stop_recitation"},
     "partitioned": {"mpc_reveal", "max_tokens", "prompt_logprobs", "repetition_penalty"},
-    "obfuscated": {"mpc_reveal", "max_tokens", "prompt_logprobs", "repetition_penalty"},
-    "isolated": {"mpc_reveal", "max_tokens", "prompt_logprobs"},
-    "mpc": {"max_tokens", "prompt_logprobs", *NEEDS_LOGITS},
+    "obfuscated": {"mpc_reveal", "max_tokens", "prompt_logprobs", "repetition_penalty", "stop_recitation"},
+    "isolated": {"mpc_reveal", "max_tokens", "prompt_logprobs", "stop_recitation"},
+    "mpc": {"max_tokens", "prompt_logprobs", "stop_recitation", *NEEDS_LOGITS},
 }
 
 

@@ -42,6 +42,11 @@ class HttpAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    @property
+    def resource(self) -> str:
+        """The path at an oblivious relay of what goes on to this server."""
+        return f"/{self.authority}{self.prefix}"
+
     def path(self, endpoint: str) -> str:
         """The path of an endpoint such as `/v1/sealed` on that server."""
         return self.prefix + endpoint

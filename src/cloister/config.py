@@ -3,11 +3,12 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cloister.cores import usable_cores
+from cloister.errors import SetupError
 from cloister.levels import PolicyName
 from cloister.verify_mode import VerifyMode
 
@@ -83,6 +84,11 @@ class GatewaySettings(_Frozen):
         "Events of a stream leave on this beat, all of one size; 0: at once. Sealed streams always have a beat.",
         **{"ge": 0, "le": 10_000, "name": "beat", "metavar": "MS"},
     )
+    cloud: Path | None = option(
+        None, "Take anonymous tokens, too: the list of this cloud's nodes and token keys.", show_default="none"
+    )
+    node_name: str | None = option(None, "This node's name in that list.", metavar="NAME", show_default="none")
+    spent: Path | None = option(None, "Where spent tokens are kept.", metavar="DIR", show_default="the data folder")
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
     max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")
@@ -109,6 +115,12 @@ class EngineSettings(_Frozen):
     compact_prompts: bool = _vaults(
         True,
         "At obfuscated: approximate a request's prompts where it allows that; otherwise such requests are refused.",
+    )
+    watch_attention: bool = _vaults(
+        False, "Answers that must not recite are also watched by their attention, on a CPU; each start takes longer."
+    )
+    private_layers: int = _vaults(
+        0, "How many of the first layers vaults compute alone: what prompts add to these leaves no vault.", ge=0, le=64
     )
     link_deadline_ms: int = _vaults(2000, "How long a step waits for a vault's answer.", ge=1)
 
@@ -152,7 +164,7 @@ class ControllerSettings(MachineSettings):
         metavar="MODE",
     )
     max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")
-    vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
+    vault_ready_s: float = Field(default=30.0, gt=0, description="how long a new vault may take to seal itself")
     vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the cores")
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
     shared_policy: PolicyName = _sharing(
@@ -222,6 +234,13 @@ class Settings(_Frozen):
     controller: ControllerSettings = ControllerSettings()
     mpc: MpcSettings = MpcSettings()
 
+    @model_validator(mode="after")
+    def _private_layers_are_here(self) -> Self:
+        if self.engine.private_layers and self.controller.vault_host:
+            hint = "Leave out --private-layers, or --vault-host."
+            raise SetupError("Vaults on another machine have no private layers.", hint=hint)
+        return self
+
 
 class VaultHostSettings(MachineSettings):
     listen: str = option(..., "HOST:PORT, [IPv6]:PORT or vsock:any:PORT.", metavar="ADDRESS")
@@ -239,6 +258,7 @@ class VaultHostSettings(MachineSettings):
                 "max_context",
                 "vault_kv_mib",
                 "compact_prompts",
+                "watch_attention",
             )
         ),
     )

@@ -82,6 +82,14 @@ class Unauthorized(CloisterError, code="invalid_api_key"):
     """The API key is missing or unknown."""
 
 
+class TokenInvalid(Unauthorized, code="token_invalid"):
+    """Something that should be an anonymous token, a challenge or an issuer's key is none that counts here."""
+
+
+class TokenSpent(Unauthorized, code="token_spent"):
+    """The token was used before."""
+
+
 class NotPermitted(CloisterError, code="insufficient_permissions"):
     """The API key is known, and does not allow this."""
 

@@ -12,7 +12,7 @@ from cloister.addresses import is_loopback
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
 from cloister.files import make_folder, needed, write_whole
-from cloister.messages.controller_frontend import KeyEntry
+from cloister.messages.controller_frontend import ANONYMOUS, KeyEntry
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _TABLE = re.compile(r"^\[keys\][^\n]*(\n|\Z)", re.MULTILINE)
@@ -83,8 +83,9 @@ def _digest(key: str) -> bytes:
 
 
 def _checked(name: object, kind: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SetupError(f"A {kind}'s name is not valid.", hint="Use 1 to 64 letters, digits, dots, dashes or _.")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith(ANONYMOUS):
+        hint = f"Use 1 to 64 letters, digits, dots, dashes or _, not {ANONYMOUS!r} at the beginning."
+        raise SetupError(f"A {kind}'s name is not valid.", hint=hint)
     return name
 
 

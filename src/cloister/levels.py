@@ -101,8 +101,11 @@ def _need_logits() -> tuple[Refusal, ...]:
 
 _ONLY_MPC = Refusal("mpc_reveal", "This is for the level 'mpc' alone.", "Leave it out.")
 _ONLY_OBFUSCATED = Refusal("obfuscation", "This is for the level 'obfuscated' alone.", "Ask for it, or leave it out.")
+_UNVERIFIED = Refusal("verify", "At the level 'mpc' no vault computes an answer again.", "Leave it out.")
 _OTHER_PENALTIES = "Use presence_penalty or frequency_penalty, or the level 'isolated'."
-_NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED)
+_ONLY_PARTITIONED = Refusal("stop_recitation", "This is for the level 'partitioned'.", "Ask for it, or leave it out.")
+_NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED, _ONLY_PARTITIONED)
+_ENDS_APART = "One of λ+1 answers would end before the others, and show which is real."
 
 
 def _several_hidden() -> tuple[Refusal, ...]:
@@ -150,7 +153,11 @@ LEVELS: dict[str, Level] = {
             others_learn="nothing",
             reader=Reader.VAULT,
             needs=Needs.LINKS,
-            refuses=(*_NOT_ELSEWHERE, *_kept_from_sampling("partitioned", repetition_hint=_OTHER_PENALTIES)),
+            refuses=(
+                _ONLY_MPC,
+                _ONLY_OBFUSCATED,
+                *_kept_from_sampling("partitioned", repetition_hint=_OTHER_PENALTIES),
+            ),
             default_rank=0,
         ),
         Level(
@@ -172,6 +179,7 @@ LEVELS: dict[str, Level] = {
             needs=Needs.LINKS,
             refuses=(
                 _ONLY_MPC,
+                Refusal("stop_recitation", _ENDS_APART, "Leave it out, or ask for the level 'partitioned'."),
                 *_several_hidden(),
                 *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
             ),
@@ -203,7 +211,7 @@ LEVELS: dict[str, Level] = {
             reader=Reader.MPC_CLIENT,
             decodes=Decodes.PARTIES,
             needs=Needs.PARTIES,
-            refuses=(_ONLY_OBFUSCATED, *_kept_from_sampling("mpc"), *_need_logits()),
+            refuses=(_ONLY_OBFUSCATED, _ONLY_PARTITIONED, _UNVERIFIED, *_kept_from_sampling("mpc"), *_need_logits()),
             default_rank=2,
             default_tokens=16,
             slow=True,

@@ -16,12 +16,16 @@ def events(http: httpx2.Client, path: str, body: dict[str, Any]) -> Iterator[dic
     with http.stream("POST", path, json=body) as reply:
         if reply.status_code != httpx2.codes.OK:
             raise _failed(f"answered {reply.status_code}")
-        for line in reply.iter_lines():
-            if line.startswith(_EVENT):
-                event = json.loads(line[len(_EVENT) - 1 :])
-                if "error" in event:
-                    raise _failed("ended an answer with an error")
-                yield event
+        yield from events_of(reply)
+
+
+def events_of(reply: httpx2.Response) -> Iterator[dict[str, Any]]:
+    for line in reply.iter_lines():
+        if line.startswith(_EVENT):
+            event = json.loads(line[len(_EVENT) - 1 :])
+            if "error" in event:
+                raise _failed("ended an answer with an error")
+            yield event
 
 
 def _failed(what: str) -> ServiceUnavailable:

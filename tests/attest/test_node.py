@@ -276,6 +276,14 @@ def test_a_beat_can_be_demanded(node: Node, beat: int, passes: bool) -> None:
     assert check(node.evidence(), replace(SNP, settings=SettingsPolicy(min_beat_ms=150))).passed is passes
 
 
+@pytest.mark.parametrize(("layers", "passes"), [(0, False), (1, False), (2, True)])
+def test_private_layers_can_be_demanded(node: Node, layers: int, passes: bool) -> None:
+    node.statement = statement(replace(SETTINGS, private_layers=layers))
+    verdict = check(node.evidence(), replace(SNP, settings=SettingsPolicy(min_private_layers=2)))
+    assert broken(verdict) == (set() if passes else {"setting private layers"})
+    assert (f"first {layers} layers" in check_of(verdict, "settings").reason) == (layers > 0)
+
+
 def test_parties_and_how_long_sessions_stay_can_be_demanded(node: Node) -> None:
     parties = Parties("aby3", "multi_party", ("a:1", "b:1", "c:1"), b"p" * 32)
     node.statement = statement(replace(SETTINGS, mpc="elsewhere", parties=parties))

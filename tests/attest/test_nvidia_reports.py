@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attest.nvidia.reports import GpuPolicy, verify_gpu_reports
-from cloister.attest.nvidia.spdm import read_bundle, read_report
+from cloister.attest.nvidia.spdm import certified_fwid, read_bundle, read_report
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
-from tests.fuzz.nvidia_made import FWID, NONCE, NOW, MadeGpu, p384
+from tests.fuzz.nvidia_made import FWID, NONCE, NOW, MadeGpu, der, p384, tcb_info
 
 GPU = MadeGpu()
 EVIDENCE = GPU.evidence()
@@ -279,3 +280,18 @@ def test_no_bytes_make_it_fail_otherwise(data: bytes, at: int) -> None:
     for evidence in (data, b"[" + data, REPORT[:at] + data, REPORT[:at] + data + REPORT[at + len(data) :]):
         with contextlib.suppress(EvidenceInvalid):
             read_bundle(evidence, None)
+
+
+def test_a_digest_outside_of_the_list_of_digests_is_not_the_firmwares() -> None:
+    """Such as in the model's name, which comes before it."""
+
+    def found(value: bytes) -> bytes | None:
+        extension = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.23.133.5.4.1.1"), value)
+        leaf: Any = SimpleNamespace(extensions=[SimpleNamespace(oid=extension.oid, value=extension)])
+        return certified_fwid(leaf)
+
+    other = der(0x30, bytes.fromhex("0609608648016503040202"), der(4, bytes(48)))
+    honest = tcb_info(FWID).value
+    assert found(honest) == FWID
+    assert found(der(0x30, der(0x81, other), honest[2:])) == FWID
+    assert found(der(0x30, der(0x81, other))) is None

@@ -27,14 +27,14 @@ INTERNAL = {
 }
 """Limits of `cloister serve` that tests set and operators do not."""
 _SERVICE = "kv_cache_mib max_running max_waiting max_waiting_per_tenant"
-_SERVICE_LINKS = "attention_processes link_deadline_ms"
+_SERVICE_LINKS = "attention_processes link_deadline_ms private_layers"
 HOST_INTERNAL = {"vault_deadline_s", *(f"engine.{name}" for name in f"{_SERVICE} {_SERVICE_LINKS}".split())}
 """A vault host has no service: these are the service's."""
 
 SERVE_OPTIONS = """
-    host port model served-model-name dtype weights keys threads kernels kv-cache-mib
+    cloud node-name spent host port model served-model-name dtype weights keys threads kernels kv-cache-mib
     max-running chunk-tokens max-context max-waiting request-timeout beat verify max-vaults gpu-in-turns
-    attention-processes
+    attention-processes private-layers watch-attention
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
     templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
     vault-host vault-host-key vault-host-policy attester gpu-evidence release

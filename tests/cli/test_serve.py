@@ -140,6 +140,7 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
 
 
 @pytest.mark.slow
+@pytest.mark.release  # chaos/test_stopped.py ends a node's template too
 def test_without_the_code_it_loaded_the_node_stops(tmp_path: Path, tiny: tuple[str, ...]) -> None:
     """What would be started again would be read from the disk, under evidence of what was there before."""
     with running_server(tmp_path / "log", *tiny) as server:
@@ -151,6 +152,7 @@ def test_without_the_code_it_loaded_the_node_stops(tmp_path: Path, tiny: tuple[s
 
 
 @pytest.mark.slow
+@pytest.mark.release  # chaos/test_chaos.py ends with that
 def test_a_killed_controller_takes_everything_with_it(tmp_path: Path, tiny: tuple[str, ...]) -> None:
     shared_before = set(os.listdir("/dev/shm"))
     server = Server(tmp_path / "log", *tiny)

@@ -7,7 +7,7 @@ import pytest
 
 MODULES = ["openai", "obfuscating_transport", "proxy", "verification", "sealed_transport", "key_release", "message"]
 OURS = {
-    *("addresses", "attest", "channel", "checks", "client", "errors", "files", "levels"),
+    *("access", "addresses", "attest", "channel", "checks", "client", "errors", "files", "levels"),
     *("obfuscation", "request_fields", "transparency"),
 }
 FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"}

@@ -41,13 +41,13 @@ Ask = Callable[[str, Policy, bool], str]
 
 
 def by_client(url: str, policy: Policy, stream: bool) -> str:
-    with Client(url, api_key=KEY, policy=policy, timeout=10) as client:
+    with Client(url, api_key=KEY, policy=policy, timeout=60) as client:
         return _asked(client, stream)
 
 
 def by_async_client(url: str, policy: Policy, stream: bool) -> str:
     async def ask() -> str:
-        async with AsyncClient(url, api_key=KEY, policy=policy, timeout=10) as client:
+        async with AsyncClient(url, api_key=KEY, policy=policy, timeout=60) as client:
             if not stream:
                 answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
                 return answer.choices[0].message.content or ""
@@ -373,7 +373,7 @@ def test_clocks_may_show_anything(node: FakeNode, way: Ask, ahead_s: float) -> N
 
 
 def test_a_clock_that_was_set_is_asked_for_again(node: FakeNode) -> None:
-    with Client(node.url, api_key=KEY, policy=DEVELOPMENT, timeout=10) as client:
+    with Client(node.url, api_key=KEY, policy=DEVELOPMENT, timeout=60) as client:
         assert _asked(client, False) == ANSWER
         node.clock_ahead_s = -3600
         assert _asked(client, False) == ANSWER and node.evidence_asked == 2

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cloister_bench.obfuscation.compact import CompactLab, measure_case, measure_cost, odd_one_out
-from cloister_bench.obfuscation.compact_results import Plan, Results, tables
+from cloister_bench.obfuscation.compact import CompactLab, measure_case, odd_one_out
 from tests.vault.node import small_decoder
 
 SAID = "This patient takes {} every day, says the note, and there is nothing else to say about it today, nor tomorrow."
@@ -32,9 +31,10 @@ def test_who_shares_nothing_is_the_odd_one() -> None:
     assert odd_one_out([view], 1) == 1.0 and odd_one_out([view], 0) == 0.0
 
 
-def test_memory_is_counted_and_given_back(lab: CompactLab) -> None:
-    rows = [measure_cost(lab, PROMPTS[:several], 1) for several in (2, 4)]
-    assert all(row["alone_mib"] < row["compact_mib"] < row["exact_mib"] for row in rows)
+def test_memory_is_given_back(lab: CompactLab) -> None:
+    blocks = []
+    for prompts, compact in ((PROMPTS[:1], False), (PROMPTS, True), (PROMPTS, False)):
+        with lab.prefilled(prompts, compact=compact) as held:
+            blocks.append(held.blocks)
+    assert blocks == sorted(set(blocks)), "compact prompts take more than one, and less than exact ones"
     assert lab._pool.free == lab._pool.total
-    results = Results(Plan(1, 1, 4, (1, 3)), "small", cost=rows, cases=[measure_case(lab, PROMPTS, 4)])
-    assert len(tables(results.document())) == 2

@@ -22,12 +22,14 @@ from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, Substituting, make_variants
 from cloister_bench.obfuscation.adversaries import Adversaries, Letters, Trial, rank, reader_of, right, until_values
+from cloister_bench.obfuscation.curves import FIGURES, Point, Sampling, bets, by_domain, within
 from cloister_bench.obfuscation.methods import Naive, Remembered
 from cloister_bench.obfuscation.reader import export_cases, score_answers
 from cloister_bench.obfuscation.results import JOINT, PARTS, Plan, Results, tables
 from cloister_bench.obfuscation.run import Bench, Material
 from cloister_bench.obfuscation.texts import Case, cut, one_secret, several_secrets
 from cloister_bench.obfuscation.word_lists import WordLists, is_date, is_number
+from cloister_bench.suite.documents import draw_figures
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 
 FAKES = 3
@@ -37,6 +39,7 @@ PLAN = Plan(
     repeated=("exchangeable",),
     repetitions=2,
     shown=("naive",),
+    curves=2,
     users=(1, 2),
     decoded=(0, 4, 8),
     tokens=5,
@@ -77,7 +80,13 @@ def material(cases: dict[Category, list[Case]], joint: Sequence[Case] = ()) -> M
         "naive": lambda key: Naive(["quxa", "quxb", "quxc", "quxd"], FAKES),
         "refusing": lambda key: Refusing(),
     }
-    return Material(methods, cases, joint, adversaries(model, a_model(1)))
+    return Material(methods, cases, joint, adversaries(model, a_model(1)), [sampling(0), sampling(1)])
+
+
+def sampling(seed: int) -> Sampling:
+    model = a_model(seed)
+    shapes = TokenShapes(TOKENIZER, model.vocabulary)
+    return Sampling(f"model {seed}", model, TOKENIZER, shapes, reader_of(model, TOKENIZER))
 
 
 class FakeServer:
@@ -172,11 +181,41 @@ def test_decoding_is_compared_with_partitioned() -> None:
     assert [row["met"] for row in results.document()["targets"] if "partitioned" in row["name"]] == [False]
 
 
+def test_curves_against_λ_and_ε(tmp_path: Path) -> None:
+    """An age has 32 values: λ = 31 takes them all, and more are refused."""
+    by, ages = sampling(0), cases(Category.AGE, ["47", "52", "38"])
+    readers = {one.name: one.read for one in (by, sampling(1))}
+    rows = [row for fakes in (1, 31, 127) for row in bets(Point("λ", fakes=fakes), by, readers, ages)]
+    chances = {row["x"]: (row["y"], row["served"] > 0) for row in rows if row["line"] == "chance"}
+    assert chances == {1: (0.5, True), 31: (0.0312, True), 127: (None, False)}
+    assert all(row["of"] == row["served"] for row in rows if row["line"] == "read by model 1")
+    names = cases(Category.NAME, NAMES[:3])
+    counts = [row["y"] for row in within(by, names, "résumés", "name")]
+    assert counts == sorted(counts) and counts[-1] > 0, "a larger ε holds no fewer"
+    placed = [
+        replace(case, source=source) for case, source in zip(names, ("clinical", "résumé", "presidio"), strict=True)
+    ]
+    assert set(by_domain({"name": placed}, 5)) == {("clinical notes", "name"), ("résumés", "name")}
+    results = Results(PLAN, "fake")
+    Bench(results, material({Category.NAME: placed}), Silent(), lambda: None).run(["curves"])
+    document = results.document()
+    assert not document["failed"]
+    assert {row["against"] for row in document["curves"]} >= {
+        "λ",
+        "ε",
+        "sampler",
+        "seconds",
+        "clinical notes",
+        "résumés",
+    }
+    assert all(path.stat().st_size for path in draw_figures(document, tmp_path, FIGURES))
+
+
 def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
     results = Results(Plan(seconds=0.0, trials={"naive": 1}), "fake")
     made = material({Category.NAME: cases(Category.NAME, NAMES[:3])})
     Bench(results, made, Silent(), lambda: None, FakeServer).run(PARTS)
-    assert len(results.skipped) == 4 and not results.examples and not results.decoding and not results.distinguisher
+    assert len(results.skipped) == 5 and not results.examples and not results.decoding and not results.distinguisher
 
 
 def test_the_score_is_the_model_s_probability_and_is_computed_once() -> None:
@@ -277,10 +316,11 @@ def test_secrets_come_from_all_sources_by_a_rule(tmp_path: Path, monkeypatch: py
         f"{long} A 44-year-old takes Aspirin since May 3, 2011. {long}",
         "Zolpidex and Lipitor.",
     ]
-    with (tmp_path / "data/clinical/mts_dialog_train.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["ID", "section_header", "section_text", "dialogue"])
-        writer.writerows([[number, "MEDICATIONS", note, ""] for number, note in enumerate(notes)])
+    for name, those in (("train", notes), ("val", ["She takes Insulin, and no more."])):
+        with (tmp_path / f"data/clinical/mts_dialog_{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["ID", "section_header", "section_text", "dialogue"])
+            writer.writerows([[number, "MEDICATIONS", note, ""] for number, note in enumerate(those)])
     labels = {
         "PERSON": "Quim Bey",
         "GPE": "Oslo",
@@ -305,7 +345,7 @@ def test_secrets_come_from_all_sources_by_a_rule(tmp_path: Path, monkeypatch: py
     found = one_secret(tmp_path, 9)
     secrets = {str(name): {case.text.secret(case.text.spans[0]) for case in those} for name, those in found.items()}
     assert secrets["age"] == {"44"} and "May 3, 2011" in secrets["date"] and "Aspirin" in secrets["medication"]
-    assert {"Zolpidex", "Lipitor"} < secrets["medication"] and secrets["name"] == {"Quim Bey"}
+    assert {"Zolpidex", "Lipitor", "Insulin"} < secrets["medication"] and secrets["name"] == {"Quim Bey"}
     assert {case.source for case in found[Category.PLACE]} == {"presidio", "résumé"}
     assert len(found[Category.AGE][0].text.text) < 260 and found == one_secret(tmp_path, 9), "the same each time"
     assert {len(case.text.spans) for case in several_secrets(tmp_path, 30)} == {2, 3, 4}

@@ -239,3 +239,11 @@ def test_the_last_token_of_a_public_beginning_asks_nobody() -> None:
     quiet, asking = rounds([last], most=4)
     assert [chunk.start for _, chunk in quiet] == [2] and not asking
     assert rounds([first], most=4) == ([], [[(0, first)]])
+
+
+def test_of_an_answer_that_is_computed_again_the_last_tokens_logits_alone_are_wanted() -> None:
+    """A preempted answer of 256 tokens kept 256 rows of a vocabulary: more than a sealed process has on a device."""
+    layout = Layout(prompt=0, remote=Remote(0, 0))
+    for wanted, right in ((Wanted.LAST, [Wanted.NONE, Wanted.NONE, Wanted.LAST]), (Wanted.ALL, [Wanted.ALL] * 3)):
+        _, asking = rounds([Chunk([1, 2, 3], 0, [0], layout, wanted)], most=4)
+        assert [chunk.wanted for each in asking for _, chunk in each] == right

@@ -168,7 +168,7 @@ async def test_vaults_get_the_services_weights_and_compute_beside_it() -> None:
     assert slots.weights == 12 and slots.free == 5
     compute.preloaded = Preloaded(4, 64, 2, partitionable=True, placement=Placement(2, 5))
     ComputeProcesses._open_vaults(compute, slots, MagicMock())
-    compute._relay.core_lease.compute_beside.assert_called_once_with()
+    compute._relay.compute_beside.assert_called_once_with()
     assert compute._relay.vaults.open.call_args.args[2] is slots
     node.close()
 

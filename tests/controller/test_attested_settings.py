@@ -9,10 +9,13 @@ import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from cloister.config import Settings, VaultHostSettings
+from cloister.access.cloud import Cloud, CloudNode
+from cloister.access.token_keys import TokenKey, TokenKeys
+from cloister.config import GatewaySettings, Settings, VaultHostSettings
 from cloister.controller.attested_settings import attested_host_settings, attested_settings
 from cloister.errors import SetupError
 from cloister_mpc.config import PartiesConfig, PartyPlace, config_text
+from tests.access.vectors import SIGNER
 from tests.controller.settings_tables import HOST_IRRELEVANT, HOST_MATTERS, IRRELEVANT, MATTERS
 
 OUTPOST = VaultHostSettings(listen="127.0.0.1:0", key_file=Path("key"))
@@ -52,6 +55,12 @@ def parties_file(folder: Path, control: str = "127.0.0.1:1") -> Path:
     return folder / "parties.toml"
 
 
+def cloud_file(folder: Path) -> Path:
+    keys = TokenKeys("issuer", "/token-request", [TokenKey(SIGNER.public, 0, 1)])
+    (folder / "cloud.json").write_bytes(Cloud((CloudNode("one", "https://one.example"),), keys).encode())
+    return folder / "cloud.json"
+
+
 def examples(tmp_path: Path) -> dict[str, Any]:
     return {
         "controller.allow_degraded_sandbox": True,
@@ -65,7 +74,9 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
         "controller.verify": "all",
+        "engine.private_layers": 2,
         "gateway.beat_ms": 150,
+        "gateway.cloud": cloud_file(tmp_path),
         "gateway.keys_file": Path("keys.toml"),
         "mpc.mode": "auto",
         "mpc.parties": parties_file(tmp_path),
@@ -74,8 +85,10 @@ def examples(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", MATTERS)
 def test_a_setting_that_matters_changes_the_hash(path: str, tmp_path: Path) -> None:
-    before = attested_settings(Settings())
-    after = attested_settings(changed(Settings(), path, examples(tmp_path)[path]))
+    before = attested_settings(Settings(gateway=GatewaySettings(node_name="one")))
+    after = attested_settings(
+        changed(Settings(gateway=GatewaySettings(node_name="one")), path, examples(tmp_path)[path])
+    )
     assert before.hash != after.hash and before.in_words() != after.in_words()
 
 

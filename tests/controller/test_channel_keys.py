@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cloister.channel.envelope import Envelope
+from cloister.channel.ohttp.encapsulation import Form, Header, encapsulate
+from cloister.channel.ohttp.keys import KeyConfiguration
 from cloister.controller.channel_keys import HELD_S, MOST_HELD, SHOWN_S, ChannelKeys
 from cloister.errors import ChannelKeyUnknown, MessageRepeated
 from tests.controller.test_sealed_requests import sealed_to
@@ -37,6 +39,10 @@ def test_a_key_goes_on_a_schedule_and_is_held_for_those_who_verified_just_before
     with pytest.raises(ChannelKeyUnknown):
         keys.take(first.public)
     keys.take(keys.public)
+
+
+def test_a_controller_that_starts_again_has_another_key() -> None:
+    assert Keys().public != Keys().public
 
 
 def test_a_key_is_forgotten_although_nobody_asks() -> None:
@@ -103,3 +109,47 @@ def test_a_message_is_taken_once_also_by_a_key_that_was_replaced() -> None:
     keys.renew()
     with pytest.raises(MessageRepeated):
         keys.accept(envelope)
+
+
+def exchange_with(public: bytes) -> Header:
+    return encapsulate(KeyConfiguration.of(public), Form.CHUNKED)[0]
+
+
+def test_an_oblivious_exchange_is_taken_once_and_apart_from_sealed_messages() -> None:
+    keys = Keys()
+    header, mine = encapsulate(KeyConfiguration.of(keys.public), Form.CHUNKED)
+    opened = keys.open_exchange(header, Form.CHUNKED)
+    assert (opened.request_key, opened.response_secret) == (mine.request_key, mine.response_secret)
+    with pytest.raises(MessageRepeated):
+        keys.open_exchange(header, Form.CHUNKED)
+    with pytest.raises(MessageRepeated):
+        keys.open_exchange(header, Form.WHOLE)
+    keys.take(keys.public)
+
+
+def test_an_exchange_opens_as_long_as_the_key_is_held() -> None:
+    keys = Keys()
+    before = keys.public
+    keys.now += SHOWN_S + 1
+    keys.open_exchange(exchange_with(before), Form.CHUNKED)
+    keys.now += HELD_S
+    with pytest.raises(ChannelKeyUnknown):
+        keys.open_exchange(exchange_with(before), Form.CHUNKED)
+    keys.drop()
+    keys.open_exchange(exchange_with(keys.public), Form.CHUNKED)
+
+
+def test_exchanges_use_a_key_up_as_messages_do() -> None:
+    keys = Keys(limit=4)
+    before = keys.public
+    for _ in range(2):
+        keys.open_exchange(exchange_with(before), Form.CHUNKED)
+    assert keys.public != before
+
+
+def test_keys_that_are_held_together_have_different_ids() -> None:
+    for _ in range(40):
+        keys = Keys()
+        for _ in range(6):
+            keys.renew()
+        assert len({one.key.key_id[0] for one in keys._held}) == MOST_HELD

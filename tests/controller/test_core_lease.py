@@ -162,7 +162,7 @@ class Node(RuleBasedStateMachine):
 
 
 TestFloor = Node.TestCase
-TestFloor.settings = examples(150, stateful_step_count=40)
+TestFloor.settings = examples(80, stateful_step_count=40)
 
 
 def test_small_pieces_share_one_round_and_large_ones_do_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from cloister.attest.attester import Attestation, SoftwareAttester, Tee, verify_software
 from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, read_statement
+from cloister.channel.ohttp.keys import document_of
 from cloister.controller.channel_keys import HELD_S, SHOWN_S, ChannelKeys
 from cloister.controller.evidence import EvidenceMaker, find_release, running_release
 from cloister.errors import SetupError
@@ -70,7 +72,9 @@ async def test_the_report_is_over_the_nonce_and_all_that_matters(office: Office,
     assert evidence.channel_key == office.keys.public and evidence.measurement == release.measurement
     at, said = datetime.now(UTC), read_statement(evidence.statement)
     times = {"made_ms": STATEMENT.made_ms, "key_until_ms": STATEMENT.key_until_ms}
-    assert replace(said, **times) == replace(STATEMENT, code="unmeasured"), "this process runs whatever Python found"
+    configurations = hashlib.sha256(document_of(office.keys.public)).digest()
+    stated = replace(STATEMENT, code="unmeasured", oblivious=configurations)
+    assert replace(said, **times) == stated, "this process runs whatever Python found"
     assert abs(said.made_ms / 1000 - at.timestamp()) < 60
     assert SHOWN_S < (said.key_until_ms - said.made_ms) / 1000 <= SHOWN_S + HELD_S, "it is held for as long as is said"
     good = verify_software(evidence.report, at=at, allowed=True, report_data=evidence.report_data(NONCE))

@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -23,10 +22,12 @@ from cloister.process.child import Child
 DAEMON = """#!/bin/sh
 cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 3
 if [ "$1" = -f ]; then touch control; exec sleep 60; fi
+mkdir busy 2>/dev/null || exit 1
 read -r order
 echo "$order" >> orders
-[ "$order" = get_server_list ] && echo 77
-exit 0
+sleep 0.05
+if [ "$order" = get_server_list ]; then echo 77; else echo 0; fi
+rmdir busy
 """
 
 
@@ -48,15 +49,26 @@ async def running(daemon: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     assert not Path(made.folder).exists()
 
 
+Client = tuple[Child, subprocess.Popen[bytes]]
+
+
 @pytest.fixture
-def client() -> Iterator[tuple[Child, subprocess.Popen[bytes]]]:
-    """It ends when it is hung up on."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    child = Child()
-    child.born(os.pidfd_open(process.pid))
-    yield child, process
-    process.kill()
-    process.wait()
+def clients() -> Iterator[list[Client]]:
+    """They end when they are hung up on."""
+    command = ["sh", "-c", "read line"]
+    made = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)]
+    children = [Child() for _ in made]
+    for child, process in zip(children, made, strict=True):
+        child.born(os.pidfd_open(process.pid))
+    yield list(zip(children, made, strict=True))
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def client(clients: list[Client]) -> Client:
+    return clients[0]
 
 
 def orders(made: Mps) -> list[str]:
@@ -64,9 +76,7 @@ def orders(made: Mps) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def test_a_client_that_ends_when_it_is_hung_up_on_is_not_terminated(
-    running: Mps, client: tuple[Child, subprocess.Popen[bytes]]
-) -> None:
+async def test_a_client_that_ends_when_it_is_hung_up_on_is_not_terminated(running: Mps, client: Client) -> None:
     child, process = client
     ended: list[bool] = []
     running.end(child, lambda: ended.append(child.ended))
@@ -77,13 +87,37 @@ async def test_a_client_that_ends_when_it_is_hung_up_on_is_not_terminated(
 
 
 async def test_a_client_that_does_not_end_is_terminated_by_mps_before_it_is_killed(
-    running: Mps, client: tuple[Child, subprocess.Popen[bytes]]
+    running: Mps, client: Client
 ) -> None:
     child, process = client
     running.end(child, lambda: None)
     await running.ended()
     assert orders(running) == ["get_server_list", f"terminate_client 77 {process.pid}"]
     assert process.wait(5) == -signal.SIGKILL
+
+
+async def test_none_of_many_that_do_not_end_at_once_is_killed_before_mps_has_terminated_it(
+    running: Mps, clients: list[Client]
+) -> None:
+    """The daemon listens to one at a time, as NVIDIA's does."""
+    terminated: dict[int, bool] = {}
+    for child, process in clients:
+
+        def note(pid: int = process.pid) -> None:
+            terminated[pid] = f"terminate_client 77 {pid}" in orders(running)
+
+        running.end(child, note)
+    await running.ended()
+    assert terminated == {process.pid: True for _, process in clients}
+
+
+async def test_an_order_that_the_daemon_drops_is_given_again(running: Mps, client: Client) -> None:
+    busy = Path(running.folder) / "busy"
+    busy.mkdir()
+    asyncio.get_running_loop().call_later(0.3, busy.rmdir)
+    running.end(client[0], lambda: None)
+    await running.ended()
+    assert orders(running)[-1] == f"terminate_client 77 {client[1].pid}"
 
 
 async def test_its_end_is_told_and_it_can_be_started_again_in_the_same_folder(daemon: str) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
+from cloister.controller.attention import LinkSlots
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
+from cloister.link.memory import LinkShape
 from cloister.messages.controller_vault import AssignPrompt, PromptAccepted, Release, VaultReady
 from cloister.messages.generation import Accepted, Cancel, Tokens
 from cloister.messages.types import VERSION
@@ -139,4 +143,23 @@ async def test_a_tenant_gives_up_its_own_idle_sessions_first() -> None:
     node.ask(6, "6", tenant="third", level="isolated", keep=True)  # has none: takes one of who has most
     await node.vault(5)
     assert not (await node.vault(0)).gone.is_set()
+    node.close()
+
+
+async def test_a_request_waits_for_the_place_of_the_vault_that_ends_for_it() -> None:
+    """A client of MPS takes seconds to end, and no other may have its place before. Nothing else ends meanwhile."""
+    ending: list[Callable[[], None]] = []
+    node = await Node.build(spare_vaults=0, max_vaults=2)
+    slots = LinkSlots({0: 10, 1: 11}, lambda child, slot, then: ending.append(then))
+    forkserver: Any = node.forkserver
+    node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), slots)
+    for number in range(2):
+        node.ask(number, f"s{number}", level="isolated", keep=True)
+        await finish(node, await node.vault(number))
+    node.ask(5, "another", level="isolated", keep=True)
+    node.ask(6, "a third", level="isolated", keep=True)
+    await asyncio.sleep(0.05)
+    assert len(ending) == 1 and not node.frontend.messages and len(node.relay.sessions) == 1
+    ending.pop()()
+    await finish(node, await node.vault(2))
     node.close()

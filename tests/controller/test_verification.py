@@ -12,7 +12,7 @@ from cloister.controller.verification import CHUNK, MOST_TROUBLES
 from cloister.errors import SetupError
 from cloister.messages.controller_service import DetachLink, GeneratePartitioned
 from cloister.messages.controller_vault import Claimed, Release, Verified
-from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Tokens
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.verify_mode import VerifyMode
 from tests.controller.fakes import FakeVault, Node
@@ -20,6 +20,7 @@ from tests.controller.test_relay import settle
 
 LONG = SamplingParams(max_tokens=64)
 SCORED = SamplingParams(max_tokens=64, logprobs=1)
+WATCHED = SamplingParams(max_tokens=64, stop_recitation=True)
 
 
 async def a_node(mode: str) -> Node:
@@ -228,6 +229,27 @@ async def test_a_vault_that_cannot_verify_fails_the_answer_and_the_service_stops
     assert (await node.failure()).code == "service_unavailable"
 
 
+@pytest.mark.parametrize("ends", ["full", "recites"])
+async def test_a_vault_that_ends_an_answer_answers_until_the_service_has_stopped(
+    node: Node, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault, number = await decoding(node, params=WATCHED)
+    busy, held = node.service, list[object]()
+    monkeypatch.setattr(busy, "say", lambda *messages: held.extend(messages))
+    if ends == "full":
+        vault.say(Failed(number, "service_unavailable", "The vault has no room to verify the answer."))
+        assert (await node.failure()).code == "service_unavailable"
+    else:
+        vault.say(Verified(number, (), finish="content_filter"))
+        assert (await node.frontend.next(Tokens)).finish == "content_filter"
+    await busy.next(Cancel, skip=(DetachLink,))
+    await settle()
+    assert held and not vault.messages  # the service is still in a step, and may ask
+    monkeypatch.undo()
+    busy.say(Stats())
+    assert (await vault.next(Release)).request_id == number
+
+
 async def test_one_tenants_vaults_cannot_end_the_service_for_ever(node: Node) -> None:
     for request_id in range(1, MOST_TROUBLES + 1):
         vault, number = await decoding(node, request_id)
@@ -333,3 +355,106 @@ async def test_one_fault_that_ends_vaults_and_service_is_one_trouble(node: Node)
     node.ask(20, "another session")
     await (await node.vault(MOST_TROUBLES + 2)).serve_first()
     assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 20
+
+
+async def claimed_lengths(node: Node, tokens: int) -> list[int]:
+    vault, number = await decoding(node, params=SamplingParams(max_tokens=512))
+    node.service.say(*(Tokens(number, (token % 64,)) for token in range(tokens)))
+    lengths = []
+    while sum(lengths) < tokens:
+        claims = await vault.next(Claimed)
+        vault.say(Verified(number, claims.tokens))
+        lengths.append(len(claims.tokens))
+    return lengths
+
+
+async def test_beside_the_service_chunks_grow_with_the_answer(node: Node) -> None:
+    """A pass on a device is mostly the reading of all weights. What leaves together stays a chunk."""
+    node.relay.compute_beside()
+    assert await claimed_lengths(node, 256) == [16, 16, 32, 64, 64, 64]
+    left = [await node.frontend.next(Tokens) for _ in range(256 // CHUNK)]
+    assert [len(each.tokens) for each in left] == [CHUNK] * len(left)
+
+
+async def test_late_never_verifies_in_longer_chunks() -> None:
+    """What is out and not verified could be another user's words."""
+    node = await a_node("late")
+    node.relay.compute_beside()
+    assert await claimed_lengths(node, 128) == [CHUNK] * 8
+    node.close()
+
+
+async def test_in_longer_chunks_a_sampled_answer_is_no_further_ahead_of_its_vault() -> None:
+    node = await a_node("sample:1")
+    node.relay.compute_beside()
+    vault, number = await decoding(node, params=SamplingParams(max_tokens=512))
+    node.service.say(*(Tokens(number, (token % 64,)) for token in range(200)))
+    out = verified = 0
+    while verified < 128:
+        await settle()
+        out += sum(len(each.tokens) for each in node.frontend.messages)
+        node.frontend.messages.clear()
+        assert out == verified + CHUNK
+        tokens = (await vault.next(Claimed)).tokens
+        vault.say(Verified(number, tokens))
+        verified += len(tokens)
+
+
+@pytest.mark.parametrize("mode", ["off", "sample:0.1", "late", "all"])
+async def test_a_watched_answer_leaves_only_as_its_vault_allows(mode: str) -> None:
+    node = await a_node(mode)
+    vault, number = await decoding(node, params=WATCHED)
+    first, second = tuple(range(20, 20 + CHUNK)), tuple(range(40, 40 + CHUNK))
+    node.service.say(Tokens(number, first))
+    await vault.next(Claimed)
+    await settle()
+    assert not node.frontend.messages
+    vault.say(Verified(number, first))
+    assert await node.frontend.next(Tokens) == Tokens(1, first)
+    node.service.say(Tokens(number, second))
+    await vault.next(Claimed)
+    vault.say(Verified(number, (), finish="content_filter"))
+    node.service.say(Tokens(number, (60,), finish="stop"))  # it did not know yet
+    assert await node.frontend.next(Tokens) == Tokens(1, finish="content_filter")
+    assert (await node.service.next(Cancel, skip=(DetachLink,))).request_id == number
+    assert (await vault.next(Release)).request_id == number
+    assert not node.frontend.messages
+    node.close()
+
+
+async def test_the_service_does_not_learn_that_an_answer_is_watched(node: Node) -> None:
+    node.ask(1, "session", keep=True, params=WATCHED)
+    vault = await node.vault(0)
+    assert (await vault.serve_first(7)).params.stop_recitation
+    assert not (await node.service.next(GeneratePartitioned, skip=(DetachLink,))).params.stop_recitation
+
+
+async def test_what_began_to_recite_in_a_part_of_a_chunk_stays(node: Node) -> None:
+    vault, number = await decoding(node, params=WATCHED)
+    tokens = tuple(range(20, 20 + CHUNK + 5))
+    node.service.say(Tokens(number, tokens))
+    await vault.next(Claimed)
+    vault.say(Verified(number, tokens[:CHUNK]))
+    assert await node.frontend.next(Tokens) == Tokens(1, tokens[:CHUNK])
+    node.service.say(Tokens(number, tuple(range(50, 50 + 2 * CHUNK))))
+    await vault.next(Claimed)
+    await vault.next(Claimed)
+    vault.say(Verified(number, tokens[CHUNK:]), Verified(number, (50, 51), finish="content_filter"))
+    assert await node.frontend.next(Tokens) == Tokens(1, finish="content_filter")
+
+
+async def test_only_a_vault_that_was_asked_to_ends_an_answer_for_its_words(node: Node) -> None:
+    vault, number = await decoding(node)
+    node.service.say(Tokens(number, (20,), finish="length"))
+    await vault.next(Claimed)
+    vault.say(Verified(number, (20,), finish="content_filter"))
+    await asyncio.wait_for(vault.gone.wait(), 5)
+
+
+async def test_a_service_cannot_say_that_an_answer_recites() -> None:
+    node = await a_node("off")
+    _, number = await decoding(node)
+    before = node.service
+    before.say(Tokens(number, (20,), finish="content_filter"))
+    await asyncio.wait_for(before.gone.wait(), 5)
+    node.close()

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -60,16 +61,25 @@ async def test_an_answer_is_the_unverified_one(nodes: dict[str, RealNode], mode:
     assert len(expected) == params.max_tokens
 
 
+async def test_a_node_that_verifies_nothing_verifies_an_answer_that_asks(nodes: dict[str, RealNode]) -> None:
+    job = private(TEXT, "a")
+    assert await answer(nodes["off"], replace(job, verify=True), SAMPLED) == await answer(nodes["off"], job, SAMPLED)
+
+
 async def test_many_at_once(nodes: dict[str, RealNode]) -> None:
     jobs = [private(TEXT + "!" * number, f"s{number}") for number in range(6)]
     expected = [await answer(nodes["off"], job, SAMPLED) for job in jobs]
     assert await asyncio.gather(*(answer(nodes["all"], job, SAMPLED) for job in jobs)) == expected
 
 
-async def test_hidden_among_others(nodes: dict[str, RealNode]) -> None:
+def hidden_job() -> VaultJob:
     hidden = ObfuscationSecrets(bytes(32), (("Bob",), ("Eve",)))
     prompt = write_prompt(TextPrompt("My name is <redacted>Ann</redacted>, and I ask.", hidden=hidden))
-    job = VaultJob("obfuscated", "h", True, prompt, obfuscation=ObfuscationParams(fakes=2))
+    return VaultJob("obfuscated", "h", True, prompt, obfuscation=ObfuscationParams(fakes=2))
+
+
+async def test_hidden_among_others(nodes: dict[str, RealNode]) -> None:
+    job = hidden_job()
     expected = await scored(nodes["off"], job, SAMPLED)
     assert len(expected) == 3 * SAMPLED.max_tokens
     found = await scored(nodes["all"], job, SAMPLED)

@@ -67,3 +67,16 @@ def test_a_device_is_shared_as_the_settings_say_unless_the_model_cannot_be_parti
     model = PreloadedModel(EngineSettings(attention_processes=3), decoder, MagicMock(), MagicMock(), MagicMock())
     model.share("/meet")
     assert decoder.device.share.mock_calls == ([call("/meet", 3)] if can else [])
+
+
+@pytest.mark.parametrize("wrong", [None, RuntimeError("a rehearsal that failed")])
+def test_a_child_waits_for_its_kernels_before_it_ends(wrong: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of MPS whose kernel runs when it ends ends all others. A device that is lost holds no child up."""
+    happened = MagicMock()
+    happened.finish.side_effect = RuntimeError("the device is lost")
+    happened.exit.side_effect = SystemExit
+    monkeypatch.setattr(child, "_live", MagicMock(side_effect=wrong))
+    monkeypatch.setattr(child.os, "_exit", happened.exit)
+    with pytest.raises(SystemExit):
+        child.live(MagicMock(), MagicMock(device=happened), [], allow_degraded=False)
+    assert happened.mock_calls == [call.finish(), call.exit(int(wrong is not None))]

@@ -215,20 +215,6 @@ def test_a_vaults_memory_is_limited_to_little_more_than_its_cache(controller):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["killed", "hung up"])
-def test_all_children_end_with_the_forkserver(tiny, ending):
-    controller = Controller(tiny, SETTINGS)
-    vaults = [ready_vault(controller) for _ in range(3)]
-    if ending == "killed":
-        controller.process.kill()
-    else:
-        controller.line.socket.shutdown(socket.SHUT_RDWR)
-    assert all(vault.ended() for vault in vaults)
-    assert controller.process.wait(60) is not None
-    controller.close()
-
-
-@pytest.mark.slow
 def test_what_cannot_be_loaded_is_said_with_a_code(tiny, tmp_path):
     nowhere = ModelFolder("nowhere", tmp_path, tiny.config)
     controller = Controller(nowhere, SETTINGS, weights_of=tiny)
@@ -245,19 +231,23 @@ def test_kernels_that_the_weights_are_not_packed_for_are_refused(tiny):
     controller.close()
 
 
+@pytest.fixture(scope="module")
+def reference(tiny: ModelFolder) -> Iterator[Controller]:
+    made = Controller(tiny, SETTINGS.model_copy(update={"kernels": "reference"}))
+    yield made
+    made.close()
+
+
 @pytest.mark.slow
-def test_with_reference_kernels_a_vault_serves_isolated_only(tiny):
-    settings = SETTINGS.model_copy(update={"kernels": "reference"})
-    controller = Controller(tiny, settings)
-    assert not controller.preloaded.partitionable
-    vault = ready_vault(controller)
+def test_with_reference_kernels_a_vault_serves_isolated_only(reference):
+    assert not reference.preloaded.partitionable
+    vault = ready_vault(reference)
     for number, level in enumerate(("partitioned", "isolated")):
         vault.line.send(AssignPrompt(number, level, write_prompt(TextPrompt("ab")), SamplingParams(max_tokens=2)))
     refused = vault.line.handle()
     assert isinstance(refused, Failed) and refused.code == "protection_unavailable"
     assert isinstance(vault.line.handle(), PromptAccepted)
     assert len(answer_of(vault.line, 1)) == 2
-    controller.close()
 
 
 def test_forking_before_loading_is_an_error():
@@ -268,3 +258,17 @@ def test_forking_before_loading_is_an_error():
         ours.sendall(encode_frame((Spawn(1, "vault"),)))
         _, said = process.communicate(timeout=120)
     assert process.returncode != 0 and said.startswith(b"cloister: ended by ProtocolError")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("which", "ending"), [("controller", "killed"), ("reference", "hung up")])
+def test_all_children_end_with_the_forkserver(request, which, ending):
+    """The last test: the fork servers are gone then."""
+    forkserver = request.getfixturevalue(which)
+    vaults = [ready_vault(forkserver) for _ in range(3)]
+    if ending == "killed":
+        forkserver.process.kill()
+    else:
+        forkserver.line.socket.shutdown(socket.SHUT_RDWR)
+    assert all(vault.ended() for vault in vaults)
+    assert forkserver.process.wait(60) is not None

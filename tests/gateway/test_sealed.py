@@ -24,7 +24,7 @@ from cloister.errors import (
 from cloister.gateway.app import create_app
 from cloister.gateway.process import REPORT_TAKEN_BYTES, GatewayClient, SealedFirst
 from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart, StartFrontend
-from cloister.messages.controller_gateway import AskEvidence, Evidence, FromGateway, Sealed
+from cloister.messages.controller_gateway import AskEvidence, Evidence, ExchangeOpened, FromGateway, Sealed
 from cloister.messages.generation import Failed
 from tests.controller.fakes import SERVING, Peer
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
@@ -76,6 +76,12 @@ class FakeCarrier(Carrier):
         if isinstance(self.document, CloisterError):
             raise self.document
         return self.document
+
+    async def open_exchange(self, header: bytes, *, chunked: bool) -> ExchangeOpened:
+        raise ChannelKeyUnknown("There is none.")
+
+    async def key_configurations(self) -> bytes:
+        return b""
 
 
 @pytest.fixture

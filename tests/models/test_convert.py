@@ -186,8 +186,15 @@ def test_a_changed_byte_in_the_weights_is_caught(cache: Path, small_gguf: Path) 
     content[-5] ^= 1
     weights.write_bytes(content)
     with pytest.raises(ModelCorrupt, match="changed since it was converted") as caught:
-        find_model(str(small_gguf))
+        open_weights(find_model(str(small_gguf)))
     assert "Remove the folder" in str(caught.value)
+
+
+def test_a_changed_byte_beside_the_weights_is_caught_at_once(cache: Path, small_gguf: Path) -> None:
+    settings = find_model(str(small_gguf)).path / "tokenizer.json"
+    settings.write_bytes(settings.read_bytes().replace(b"a", b"b", 1))
+    with pytest.raises(ModelCorrupt, match="changed since it was converted"):
+        find_model(str(small_gguf))
 
 
 def test_a_lost_file_is_caught(cache: Path, small_gguf: Path) -> None:

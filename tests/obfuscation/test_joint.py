@@ -133,6 +133,8 @@ def test_a_name_and_the_address_that_says_it_are_one() -> None:
     assert ("Eva Garner", "eva.garner53@gmail.com", "egarner@yahoo.com") in pool
     again = members("{n:Eva Garner} has {i:eva.garner53@gmail.com}, and {i:egarner@yahoo.com}.")
     assert again == pool, "each would have got this pool"
+    before = members("{i:ann.lund52@gmail.com} is of {n:Ann Lund}.")
+    assert ("ann.lund52@gmail.com", "Ann Lund") in before, "values are in the order of the text"
     [group] = grouped([marks("{n:Ann Lund} has {i:ann.lund@acme.com}.")])
     assert group.pool is None, "the employer stays in all of them"
     with pytest.raises(TagsInvalid, match="two of the marked names"):

@@ -122,7 +122,7 @@ def spelt(form: str, first: str, last: str) -> str:
 
 
 @given(mentions, st.permutations(range(4)))
-@examples(150)
+@examples(80)
 def test_every_variant_is_what_its_own_user_would_have_sent(forms: list[tuple[str, bool]], order: list[int]) -> None:
     """Each form, marked or not, beside a marked full name: the variant with another name is the text written for it,
     and read again it has the same structure."""

@@ -41,6 +41,14 @@ def test_byte_code_is_kept_for_all_groups(runner: ModuleType, monkeypatch: pytes
     assert runner.run_group(runner.Group("one", 1, (command,)), tmp_path).passed
 
 
+def test_a_groups_processor_time_is_known(runner: ModuleType, tmp_path: Path) -> None:
+    """With that of what its tests start and wait for."""
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    start = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {work!r}], check=True)\n{work}"
+    result = runner.run_group(runner.Group("one", 1, ((sys.executable, "-c", start),)), tmp_path)
+    assert result.passed and result.processor_seconds >= 0.6
+
+
 def test_what_is_checked_in_two_minutes_is_there(runner: ModuleType) -> None:
     assert {folder.name for folder in runner.find_folders() if not folder.on_shares} >= runner.WITHOUT_PROCESSES
 
@@ -50,7 +58,7 @@ def test_groups_share_no_folder_and_lose_none(runner: ModuleType, monkeypatch: p
     monkeypatch.setattr(runner, "SECONDS", {("long", False): 100, ("longer", True): 200, ("half", False): 30})
     names = [("long", False), ("longer", True), ("half", False), ("a", False), ("b", False), ("c", True), ("d", False)]
     groups = runner.group([runner.Folder(*name) for name in names], "--release")
-    assert [group.name for group in groups] == ["longer on shares", "long", "half a b", "c on shares", "d"]
+    assert [group.name for group in groups] == ["longer c on shares", "long", "half a b d"]
     for group in groups:
         [command] = group.commands
         assert ("--on-shares" in command) == ("on shares" in group.name) and "--release" in command
@@ -84,24 +92,22 @@ def test_for_a_release_a_long_file_is_run_once_by_itself(runner: ModuleType) -> 
 
 def test_patient_folders_have_groups_of_their_own(runner: ModuleType) -> None:
     groups = runner.group(runner.Folder(name) for name in ("controller", "messages", "gateway", "engine"))
-    assert {group.name: group.patient for group in groups} == {"controller": False, "gateway": False} | {
-        "messages engine": True
-    }
+    assert {group.name: group.patient for group in groups} == {"controller gateway": False, "messages engine": True}
 
 
 def test_beside_two_others_the_patient_run_first(runner: ModuleType, tmp_path: Path) -> None:
-    """Two pressing groups wait for each other; the third lane takes the patient one meanwhile, then a pressing one."""
+    """Two pressing groups wait for a third; the lanes beside take the patient ones meanwhile, then the third."""
     meet = "import pathlib, sys, time\nhere, own, *awaited = map(pathlib.Path, sys.argv[1:])\n"
     meet += "found = sorted(each.name for each in here.glob('?'))\n(here / own).touch()\n"
     meet += "while not all((here / each).exists() for each in awaited): time.sleep(0.01)\n"
     meet += "print(pathlib.Path('/proc/self/stat').read_text().split(') ')[1].split()[16], *found)\n"
-    awaited = {"a": ["c"], "b": ["c"], "c": ["p"], "p": ["a", "b"]}
+    awaited = {"a": ["c"], "b": ["c"], "c": ["p"], "p": ["a", "b", "q"], "q": ["c"]}
     commands = {name: (sys.executable, "-c", meet, str(tmp_path), name, *those) for name, those in awaited.items()}
-    groups = [runner.Group(name, 1, (command,), name == "p") for name, command in commands.items()]
+    groups = [runner.Group(name, 1, (command,), name in "pq") for name, command in commands.items()]
     results = {result.group.name: result.output.split() for result in runner.run(groups, tmp_path / "logs", id)}
     own = os.nice(0)
-    assert [int(results[name][0]) - own for name in "abcp"] == [0, 0, 0, runner.NICENESS]
-    assert results["c"][1:] == ["a", "b", "p"], "both wait for it, and it begins after the patient one"
+    assert [int(results[name][0]) - own for name in "abcpq"] == [0, 0, 0, runner.NICENESS, runner.NICENESS]
+    assert results["c"][1:] == ["a", "b", "p", "q"], "both wait for it, and it begins after a patient one has ended"
 
 
 def says(text: str, status: int) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.decoder import Decoder
 from cloister.models.source import ModelFolder
+from tests.cloud import TestCloud
 from tests.forkserver.model import save_model
 from tests.models.architectures import load_from_files
 from tests.served import Server, running_server
@@ -53,9 +54,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 
 
 @pytest.fixture(scope="session")
-def other_tiny_server(tmp_path_factory: pytest.TempPathFactory, tiny_folder: ModelFolder) -> Iterator[Server]:
-    """`cloister serve` with that, as the tests of the secure channel start it too."""
-    with running_server(tmp_path_factory.mktemp("served") / "log", "--model", str(tiny_folder.path), *TINY) as server:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> TestCloud:
+    return TestCloud(tmp_path_factory.mktemp("cloud"))
+
+
+@pytest.fixture(scope="session")
+def tiny_server(
+    tmp_path_factory: pytest.TempPathFactory, tiny_folder: ModelFolder, cloud: TestCloud
+) -> Iterator[Server]:
+    """`cloister serve` with that, for strange requests, the secure channel, and calls that pay with tokens."""
+    words = ("--model", str(tiny_folder.path), *TINY, *cloud.arguments)
+    with running_server(tmp_path_factory.mktemp("served") / "log", *words) as server:
         yield server
 
 

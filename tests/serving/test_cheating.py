@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import sleep
 
 import pytest
@@ -61,7 +62,16 @@ def test_without_verification_a_vault_answers_questions_that_no_answer_needs(
     assert trial is not None and trial.bits == BY_NAME[name].asked - 1
 
 
-@pytest.mark.parametrize("name", ["tokens", "plausible", "logprobs", "length"])
+@pytest.mark.parametrize("level", ["open", pytest.param("partitioned", marks=pytest.mark.release)])
+def test_a_request_that_asks_for_it_is_verified_whatever_the_node_does(unverified: CheatingNode, level: str) -> None:
+    attack = BY_NAME["tokens"]
+    carried = run_trial(unverified, attack, level, 0)
+    assert carried is not None and carried.bits and not carried.wrong
+    asked = run_trial(unverified, replace(attack, body={"verify": True}), level, 0)
+    assert asked is not None and asked.failed and not asked.bits
+
+
+@pytest.mark.parametrize("name", ["tokens", pytest.param("plausible", marks=pytest.mark.release), "logprobs", "length"])
 def test_what_a_service_alters_is_not_released_and_what_was_is_honest(verified: CheatingNode, name: str) -> None:
     attack = BY_NAME[name]
     trial = run_trial(verified, attack, LEVEL, 0)
@@ -98,6 +108,7 @@ def test_a_question_that_the_answer_does_not_need_ends_its_session(verified: Che
     assert trial is not None and trial.failed and not trial.bits
 
 
+@pytest.mark.release  # a node of its own; by messages: controller/test_verification.py
 def test_released_at_once_a_chunk_leaks_and_no_more(late: CheatingNode) -> None:
     trial = run_trial(late, BY_NAME["tokens"], LEVEL, 0)
     assert trial is not None and trial.failed and not trial.wrong

@@ -27,7 +27,7 @@ PATIENCE_S = 600
 def live_schema(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
     with ExitStack() as stack:
         if request.param == "small":
-            server = request.getfixturevalue("other_tiny_server")
+            server = request.getfixturevalue("tiny_server")
         else:
             short = ("--max-context", "64", "--kv-cache-mib", "64")  # which keeps the answers to valid requests short
             server = stack.enter_context(running_server(tmp_path_factory.mktemp("fuzz") / "log", *short))
@@ -41,9 +41,7 @@ def test_no_request_is_answered_with_a_500(live_schema: BaseSchema) -> None:
     for found in live_schema.get_all_operations():
         operation = found.ok()
 
-        @examples(
-            12, derandomize=True, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
-        )
+        @examples(8, derandomize=True, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy())
         def attack(case: schemathesis.Case) -> None:
             case.call_and_validate(headers=HEADERS, timeout=PATIENCE_S, checks=[not_a_server_error])

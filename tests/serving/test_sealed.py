@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -16,10 +16,8 @@ from cloister.attest.evidence import read_evidence, read_statement
 from cloister.channel.envelope import Envelope
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ChannelBroken
-from cloister.models.source import ModelFolder
 from tests.sealed import SealedClient
-from tests.served import Server, running_server
-from tests.serving.conftest import TINY
+from tests.served import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -49,10 +47,8 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, tiny_folder: ModelFolder) -> Iterator[Node]:
-    log = tmp_path_factory.mktemp("served") / "log"
-    with running_server(log, "--model", str(tiny_folder.path), *TINY) as server:
-        yield Node(server)
+def node(tiny_server: Server) -> Node:
+    return Node(tiny_server)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -263,9 +259,9 @@ def test_nothing_of_it_is_in_the_log(node: Node) -> None:
     assert "Traceback" not in said and node.sealed.channel_key.hex() not in said
 
 
-def test_a_node_that_started_again_has_another_key(node: Node, other_tiny_server: Server) -> None:
-    """The same command with the same model, started twice."""
-    other = SealedClient(other_tiny_server.url())
+def test_another_node_has_another_key(node: Node, short_server: str) -> None:
+    """That keys are drawn anew at each start: controller/test_channel_keys.py."""
+    other = SealedClient(short_server)
     assert other.channel_key != node.sealed.channel_key
     other.channel_key = node.sealed.channel_key
     refused = other.post(other.seal("GET", "/v1/models")[0])

@@ -8,18 +8,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
+import openai
 import pytest
 
+from cloister.compute.layout import BLOCK_TOKENS
 from cloister.keys import key_line
 from cloister.models.source import ModelFolder
+from cloister.prompts.tokenizer import Tokenizer
 from tests.served import Server, is_a, running_server
 
 CLEAN = "Write a function that sorts a list of numbers, then explain how long it takes and why. " * 4
 PRIVATE = CLEAN[:90] + "My mail is sunny@example.org and my card is 4111 1111 1111 1111. " + CLEAN
 SYSTEM = "You help the readers of a public library: say which shelf a book is on, and how long it may be kept. " * 3
-TENANTS = tuple("abcdefgh")
+TENANTS = tuple("abcdefghi")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) 
     key = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
     options = ("--detector", "--model", str(short_folder.path), "--keys", str(folder / "keys"))
     options += ("--share-threshold", "2", "--share-epsilon", "1000000000", "--quantise-ttft", "1")
-    options += ("--templates", str(folder / "templates"), "--templates-key", key)
+    options += ("--prefix-policy", "partition", "--templates", str(folder / "templates"), "--templates-key", key)
     options += ("--kv-cache-mib", "2")  # some forty blocks
     with running_server(folder / "log", *options) as server:
         yield server
@@ -123,6 +127,45 @@ def test_a_mark_shows_nothing_to_other_tenants(server: Server, short_folder: Mod
     assert cached("g", marked) == 0 and cached("g", {}) >= 48
     for tenant in "ha":
         assert cached(tenant, marked) <= 16, "a chat's opening may be found"
+
+
+QUESTIONS = ("Who keeps the lighthouse?", "Where does tea grow?", "Why is the sea salt?", "How do bees find home?")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [pytest.param("open", marks=pytest.mark.release), "shared"])
+def test_a_real_clients_next_turn_finds_all_but_the_last_page(
+    server: Server, short_folder: ModelFolder, level: str
+) -> None:
+    """After a pause in which the node had time. This model's words may be other tokens when read again: then another
+    chat is begun."""
+    client = openai.OpenAI(base_url=f"{server.url()}/v1", api_key="i", max_retries=0)
+    tokenizer = Tokenizer(short_folder)
+
+    def ask(messages: list[Any], most: int) -> Any:
+        more = {"protection": level, "ignore_eos": True}
+        return client.chat.completions.create(
+            model=short_folder.name, messages=messages, max_tokens=most, temperature=0, extra_body=more, logprobs=True
+        )
+
+    for pause, question in zip((1, 4, 10, 30), QUESTIONS, strict=True):
+        chat: list[Any] = [{"role": "user", "content": f"At {level}, in a few words: {question}"}]
+        read, found = [], []
+        for number in range(3):
+            before = len(tokenizer.render_chat(chat))
+            reply = ask(chat, 50)
+            usage = reply.usage
+            found.append(usage.prompt_tokens_details.cached_tokens)
+            assert usage.prompt_tokens == before
+            chat.append({"role": "assistant", "content": reply.choices[0].message.content})
+            read.append((before + usage.completion_tokens) // BLOCK_TOKENS * BLOCK_TOKENS)
+            chat.append({"role": "user", "content": f"And why number {number}?"})
+            if len(tokenizer.encode(chat[-2]["content"])) != usage.completion_tokens:
+                break
+            time.sleep(pause)
+        if found[1:] == read[: len(found) - 1] and len(found) == 3:
+            return
+    pytest.fail(f"found {found} of {read} after {pause} s")
 
 
 def test_a_detector_that_dies_costs_hits_and_is_back(server: Server, cached: Cached) -> None:

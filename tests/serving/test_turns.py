@@ -1,14 +1,14 @@
-"""Turns of a chat at `open` and `shared`: the next finds the last one's answer, and has the bits it has without."""
+"""Turns of a chat at `open` and `shared`: the next finds the last one's answer, and has the bits it has without.
+
+Through a node: test_sharing.py.
+"""
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
-from typing import Any
 
-import openai
 import pytest
 import torch
 
@@ -20,16 +20,12 @@ from cloister.config import EngineSettings
 from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.keys import key_line
 from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
-from cloister.models.source import ModelFolder
 from cloister.prefix.radix import RadixCache
-from cloister.prompts.tokenizer import Tokenizer
 from tests.caches import bytes_of
 from tests.models.architectures import CONFIGS, random_decoder
-from tests.served import running_server
 from tests.serving.conftest import Answer
 
 KERNELS: dict[str, Callable[[torch.dtype], Kernels]] = {
@@ -50,14 +46,16 @@ def architecture(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["fp32", "bf16"])
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    return {"fp32": torch.float32, "bf16": torch.bfloat16}[request.param]
+COMPUTING = (
+    *(pytest.param(name, torch.float32, id=f"{name}-fp32") for name in KERNELS),
+    pytest.param("native", torch.bfloat16, id="native-bf16"),
+    pytest.param("reference", torch.bfloat16, id="reference-bf16", marks=pytest.mark.release),
+)
 
 
-@pytest.fixture(params=KERNELS)
-def decoder(request: pytest.FixtureRequest, architecture: str, dtype: torch.dtype) -> Decoder:
-    return random_decoder(CONFIGS[architecture], KERNELS[request.param](dtype))
+@pytest.fixture
+def decoder(architecture: str, kernels: str, dtype: torch.dtype) -> Decoder:
+    return random_decoder(CONFIGS[architecture], KERNELS[kernels](dtype))
 
 
 def runner_of(decoder: Decoder) -> ModelRunner:
@@ -76,6 +74,7 @@ def pages(decoder: Decoder, layout: Layout, first: int, *sizes: int) -> list[byt
     return [bytes_of(runner.cache, block) for block in blocks]
 
 
+@pytest.mark.parametrize(("kernels", "dtype"), COMPUTING)
 def test_an_answer_has_other_bits_than_the_same_words_in_a_prompt(decoder: Decoder) -> None:
     """Why an answer's own blocks are not inserted as they are, and why what is computed again may be."""
     in_prompt = pages(decoder, Layout(64), 0, 64)
@@ -113,6 +112,7 @@ WAYS = (
 )
 
 
+@pytest.mark.parametrize(("kernels", "dtype"), COMPUTING)
 @pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.release)])
 @pytest.mark.parametrize("public", [0, 21])
 def test_every_turn_is_the_same_with_and_without_reuse(decoder: Decoder, public: int, rounds: int) -> None:
@@ -127,50 +127,3 @@ def test_every_turn_is_the_same_with_and_without_reuse(decoder: Decoder, public:
         chat = (*chat, *answer.tokens)
         known = len(chat)
         chat = (*chat, *SAID[: turn + 3])
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[openai.OpenAI]:
-    folder = tmp_path_factory.mktemp("turns")
-    (folder / "keys").write_text(f"[keys]\n{key_line('ann', 'ann')}\n")
-    how = ("--detector", "--prefix-policy", "partition", "--model", str(short_folder.path))
-    with running_server(folder / "log", *how, "--keys", str(folder / "keys")) as server:
-        yield openai.OpenAI(base_url=f"{server.url()}/v1", api_key="ann", max_retries=0)
-
-
-QUESTIONS = ("Who keeps the lighthouse?", "Where does tea grow?", "Why is the sea salt?", "How do bees find home?")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", [pytest.param("open", marks=pytest.mark.release), "shared"])
-def test_a_real_clients_next_turn_finds_all_but_the_last_page(
-    client: openai.OpenAI, short_folder: ModelFolder, level: str
-) -> None:
-    """After a pause in which the node had time. This model's words may be other tokens when read again: then another
-    chat is begun."""
-    tokenizer = Tokenizer(short_folder)
-
-    def ask(messages: list[Any], most: int) -> Any:
-        more = {"protection": level, "ignore_eos": True}
-        return client.chat.completions.create(
-            model=short_folder.name, messages=messages, max_tokens=most, temperature=0, extra_body=more, logprobs=True
-        )
-
-    for pause, question in zip((1, 4, 10, 30), QUESTIONS, strict=True):
-        chat: list[Any] = [{"role": "user", "content": f"At {level}, in a few words: {question}"}]
-        read, found = [], []
-        for number in range(3):
-            before = len(tokenizer.render_chat(chat))
-            reply = ask(chat, 50)
-            usage = reply.usage
-            found.append(usage.prompt_tokens_details.cached_tokens)
-            assert usage.prompt_tokens == before
-            chat.append({"role": "assistant", "content": reply.choices[0].message.content})
-            read.append((before + usage.completion_tokens) // BLOCK_TOKENS * BLOCK_TOKENS)
-            chat.append({"role": "user", "content": f"And why number {number}?"})
-            if len(tokenizer.encode(chat[-2]["content"])) != usage.completion_tokens:
-                break
-            time.sleep(pause)
-        if found[1:] == read[: len(found) - 1] and len(found) == 3:
-            return
-    pytest.fail(f"found {found} of {read} after {pause} s")

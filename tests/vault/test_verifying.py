@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,6 +19,7 @@ from cloister.messages.generation import Failed
 from cloister.messages.prompts import ObfuscationParams, ObfuscationSecrets, TextPrompt, TokenPrompt
 from cloister.models.decoder import Decoder
 from cloister.vault import process
+from cloister.vault.verifying import Verifying
 from tests.vault.node import SETTINGS, FakeAnswerer, Room, engine_answer
 from tests.vault.test_process import PARAMS, TAGGED, WORDS
 
@@ -130,6 +134,28 @@ def test_other_queries_or_more_of_them_are_reported(llama: Decoder, same: bool, 
     answerer.close()
 
 
+@pytest.mark.parametrize(("asked", "ended"), [(4, False), (5, True), (7, True), (1000, False)])
+def test_an_answer_longer_than_the_record_of_what_was_asked_fails(llama: Decoder, asked: int, ended: bool):
+    """Queries behind the record are not compared: nothing that is computed after them counts as verified."""
+
+    class Short(FakeAnswerer):
+        recorded = 4
+
+        def asked(self, slot: int) -> int:
+            return asked
+
+    answerer = Short()
+    room = Room(llama, answerer=answerer)
+    begun(room, max_tokens=5 if asked == 1000 else 8)
+    honest, _ = engine_answer(llama, tuple(WORDS.encode()), max_tokens=8)
+    found = claim(room, 1, honest[1:4], 16)
+    failures = [each for each in room.said if isinstance(each, Failed)]
+    assert [each.code for each in failures] == ["service_unavailable"] * ended
+    assert [list(each.tokens) for each in found] == [honest[1:4]] * (not ended)
+    assert all(each.asked_otherwise is (asked == 1000) for each in found)
+    answerer.close()
+
+
 def test_a_vault_without_room_fails_the_answer(llama: Decoder, answerer: FakeAnswerer):
     room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
     begun(room, max_tokens=300)
@@ -176,3 +202,12 @@ def test_claims_are_chosen_a_few_rows_at_once(llama: Decoder, answerer: FakeAnsw
     said = claim(room, 1, honest[1:], 16)
     assert [token for each in said for token in each.tokens] == honest[1:]
     assert most == [3, 3, 3, 3, 3, 1, 3]
+
+
+@pytest.mark.parametrize(("longest", "rows"), [(0, 32), (64, 64)])
+def test_a_pass_takes_a_whole_claim_where_logits_are_in_a_devices_memory(longest: int, rows: int) -> None:
+    """Elsewhere they are in the little memory of a sealed process."""
+    runner: Any = SimpleNamespace(vocabulary=128_256, draw_rows=None)
+    verifying = Verifying(runner, MagicMock(), MagicMock(), MagicMock(), 4, MagicMock(), longest)
+    verifying._claims[1, 0] = deque(range(100))
+    assert verifying.next_tokens == rows

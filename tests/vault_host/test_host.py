@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -40,21 +39,21 @@ TEXT = "Forty bytes of text, more or less, are it"
 CANARY = "canary-7f3a-words-that-must-not-be-seen"
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 ENDLESS = SamplingParams(max_tokens=400, temperature=0)
+PATIENT = HERE.model_copy(update={"link_deadline_ms": 10_000})  # the machine may be busy
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> AsyncIterator[RealNode]:
-    patient = HERE.model_copy(update={"link_deadline_ms": 10_000})  # the machine may be busy
-    node = await RealNode.start(tiny, patient, spare_vaults=1, vault_host=vault_host.address(), vault_host_key=key)
+    node = await RealNode.start(tiny, PATIENT, spare_vaults=1, vault_host=vault_host.address(), vault_host_key=key)
     yield node
     await node.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tapped(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> AsyncIterator[tuple[RealNode, Wiretap]]:
-    """A server without spare vaults, and who listens on its line."""
+    """A server without spare vaults, which verifies, and who listens on its line."""
     tap = Wiretap(vault_host.address())
-    node = await RealNode.start(tiny, spare_vaults=0, vault_host=tap.address, vault_host_key=key)
+    node = await RealNode.start(tiny, PATIENT, spare_vaults=0, verify="all", vault_host=tap.address, vault_host_key=key)
     yield node, tap
     await node.close()
     tap.close()
@@ -70,16 +69,11 @@ def opened(folder: ModelFolder, text: str) -> OpenJob:
 
 
 async def test_a_remote_vault_verifies_what_the_service_claims(
-    tiny: ModelFolder, key: Path, vault_host: HostProcess, node: RealNode
+    tapped: tuple[RealNode, Wiretap], node: RealNode
 ) -> None:
-    patient = HERE.model_copy(update={"link_deadline_ms": 10_000})
-    place: dict[str, Any] = {"vault_host": vault_host.address(), "vault_host_key": key}
-    verifying = await RealNode.start(tiny, patient, spare_vaults=0, verify="all", **place)
+    verifying, _ = tapped
     long = SamplingParams(max_tokens=40, temperature=0.8, seed=3)
-    try:
-        assert await answer(verifying, private(TEXT, "v"), long) == await answer(node, private(TEXT, "v"), long)
-    finally:
-        await verifying.close()
+    assert await answer(verifying, private(TEXT, "v"), long) == await answer(node, private(TEXT, "v"), long)
 
 
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])

@@ -52,6 +52,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     verified: Verified = "off"  # what a vault computes again of its answers (docs/threat-model.md)
     verified_ppm: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # of requests
     beat_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0  # of streams over plain HTTP, which it pads, too
+    private_layers: Annotated[int, Meta(ge=0, le=64)] = 0  # a model's first, which vaults compute alone
+    cloud: Annotated[str, Meta(max_length=64)] = ""  # SHA-256, in hex, of the list of nodes and token keys
 
     @property
     def vaults(self) -> Vaults:
@@ -84,9 +86,15 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             if self.first_token_ms
             else "first tokens leave when they are made",
             self._about_verified(),
+            f"vaults compute the first {self.private_layers} layers of answers alone"
+            if self.private_layers
+            else "the service computes all layers of answers",
             f"streams' events leave every {self.beat_ms} ms, in one size"
             if self.beat_ms
             else "events of streams over plain HTTP leave when they are made",
+            f"anonymous tokens count here, by the list of nodes and keys {self.cloud}"
+            if self.cloud
+            else "no anonymous tokens are taken",
         )
 
     def _about_sharing(self) -> str:
@@ -99,12 +107,16 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _about_verified(self) -> str:
         share = f"{self.verified_ppm / 1e4:g}% of answers"
-        return {
-            "off": "what the service decodes is not computed again",
-            "sample": f"the user's own vault computes {share} again while they leave",
-            "late": "the user's own vault computes each answer again while it leaves",
-            "all": "a token leaves when the user's own vault computed the same",
-        }[self.verified]
+        return (
+            "at partitioned and obfuscated "
+            + {
+                "off": "what the service decodes is not computed again",
+                "sample": f"the user's own vault computes {share} again while they leave",
+                "late": "the user's own vault computes each answer again while it leaves",
+                "all": "a token leaves when the user's own vault computed the same",
+            }[self.verified]
+            + "; at these levels, open and shared an answer that asks for it is verified before it leaves"
+        )
 
     def _about_mpc(self) -> str:
         if self.parties is not None:
@@ -131,6 +143,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
     min_beat_ms: Annotated[int, Meta(gt=0)] | None = None
+    min_private_layers: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
 
     def relaxations(self) -> tuple[str, ...]:
@@ -158,6 +171,10 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         if (least := self.min_beat_ms) is not None:
             reason = f"streams have a beat of {settings.beat_ms} ms, and the policy wants {least}"
             found.check("setting beat", settings.beat_ms >= least, reason, f"{settings.beat_ms} ms")
+        if (least := self.min_private_layers) is not None:
+            count = settings.private_layers
+            reason = f"vaults compute {count} layers alone, and the policy wants {least}"
+            found.check("setting private layers", count >= least, reason, str(count))
 
 
 VERSION = 3
@@ -196,6 +213,7 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     made_ms: Moment = 0  # When this was stated, by the node's own clock.
     key_until_ms: Moment = 0  # the channel key is held, unless a flood of messages uses it up before
     code: Literal["release", "unmeasured"] = "unmeasured"  # release: only its files and packages run
+    oblivious: Annotated[bytes, Meta(max_length=32)] = b""  # SHA-256 of the OHTTP key configurations; empty: none
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0  # in this machine, all shown by the evidence; 0: none shown
 
 

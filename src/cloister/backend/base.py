@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cloister.backend.stream import TokenStream
+from cloister.errors import TokenInvalid
 from cloister.levels import OPEN, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving, View
+from cloister.messages.controller_gateway import ExchangeOpened
 from cloister.messages.generation import Stats
 from cloister.messages.prompts import ObfuscationParams, SealedPrompt
 from cloister.messages.types import SamplingParams
@@ -35,6 +37,7 @@ class VaultJob:
     group: str = ""
     salt: str = field(default="", repr=False)
     obfuscation: ObfuscationParams | None = None
+    verify: bool = False
 
 
 Job = OpenJob | VaultJob
@@ -45,6 +48,10 @@ class Backend(ABC):
     @abstractmethod
     def ready(self) -> Serving:
         """What is served, and at which levels (context length, vocabulary…)."""
+
+    async def spend(self, token: bytes) -> None:
+        """TokenInvalid or TokenSpent, or the token is spent now."""
+        raise TokenInvalid("This server takes no tokens.", hint="Send an API key as `Authorization: Bearer <key>`.")
 
     @abstractmethod
     async def generate(self, tenant: str, job: Job, params: SamplingParams) -> TokenStream:
@@ -100,3 +107,11 @@ class Carrier(ABC):
     @abstractmethod
     async def evidence(self, nonce: bytes, since: int) -> bytes:
         """The node's evidence as JSON, over this nonce, for a client that saw a log of `since` entries last."""
+
+    @abstractmethod
+    async def open_exchange(self, header: bytes, *, chunked: bool) -> ExchangeOpened:
+        """The keys of one oblivious exchange (RFC 9458), once for each header."""
+
+    @abstractmethod
+    async def key_configurations(self) -> bytes:
+        """The key that oblivious exchanges need, as application/ohttp-keys."""

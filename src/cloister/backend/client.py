@@ -101,6 +101,13 @@ class ControllerClient(Backend):
             raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
         return stats
 
+    async def spend(self, token: bytes) -> None:
+        request_id = next(self._ids)
+        self.send(frontend.SpendToken(request_id, token))
+        settled = await self._answer(frontend.TokenSettled, request_id)
+        if settled.refused is not None:
+            raise raised(settled.refused)
+
     async def view(self, request_id: int) -> frontend.View:
         self.send(frontend.AskView(request_id))
         return await self._answer(frontend.View, request_id)
@@ -160,7 +167,9 @@ class ControllerClient(Backend):
                     self._deliver(request_id, message, ended=True)
             case Accepted(request_id=request_id):
                 self._answered(Accepted, request_id, message)
-            case Stats() | frontend.View() if self._answered(type(message), getattr(message, "request_id", 0), message):
+            case Stats() | frontend.View() | frontend.TokenSettled() if self._answered(
+                type(message), getattr(message, "request_id", 0), message
+            ):
                 pass
             case frontend.StartFrontend() if not self.started.done():
                 self.started.set_result(message)
@@ -203,5 +212,5 @@ def _asking(
         return frontend.SubmitTokens(number, tenant, job.prompt, params, *reuse, also, job.text, job.ends)
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
     session = (job.level, job.session, job.keep)
-    ask = frontend.Ask(number, tenant, *session, prompt, params, job.group, also, job.salt, job.obfuscation)
+    ask = frontend.Ask(number, tenant, *session, prompt, params, job.group, also, job.salt, job.obfuscation, job.verify)
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

@@ -3,8 +3,9 @@ nonce 0 or a prompt's index, padded to a bucket. The node's allocator wipes pyhp
 
 import hashlib
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -20,6 +21,7 @@ ENC_BYTES = 32
 KEY_ID_BYTES = 8
 KEY_BYTES = 32
 _INFO = b"cloister channel v1"
+Agreed = TypeVar("Agreed")
 _SUITE = CipherSuite.new(KEMId.DHKEM_X25519_HKDF_SHA256, KDFId.HKDF_SHA256, AEADId.EXPORT_ONLY)
 
 
@@ -56,6 +58,10 @@ class ChannelKey:
             return _export(_SUITE.create_recipient_context(bytes(enc), self._private, info))
         except (ValueError, PyHPKEError):  # a point of low order gives the all-zero secret, RFC 9180 §7.1.4
             raise ChannelBroken("The encapsulated key is not a usable X25519 point.") from None
+
+    def decapsulate(self, agree: Callable[[X25519Key], Agreed]) -> Agreed:
+        """For another protocol's keys, apart by HPKE's `info`."""
+        return agree(self._private)
 
 
 def address_to(public: bytes, *, info: bytes = _INFO) -> tuple[bytes, RequestKeys]:

@@ -8,13 +8,17 @@ import typer
 from cloister.cli.attest import attest
 from cloister.cli.cache import cache
 from cloister.cli.chat import chat
+from cloister.cli.cloud import cloud
+from cloister.cli.issuer import issuer
 from cloister.cli.key import key
 from cloister.cli.log import log
 from cloister.cli.obfuscate import obfuscate
 from cloister.cli.options import FriendlyGroup
 from cloister.cli.proxy import proxy
+from cloister.cli.relay import relay
 from cloister.cli.release import release
 from cloister.cli.serve import serve
+from cloister.cli.up import up
 from cloister.cli.vault import vault
 from cloister.cli.verify import verify
 from cloister.cli.weights import models, weights
@@ -83,8 +87,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
 )
 app.callback()(main)
-for command in (serve, chat, verify, proxy, obfuscate, models, version):
+for command in (serve, chat, verify, proxy, relay, issuer, up, obfuscate, models, version):
     app.command()(command)
-groups = {"attest": attest, "cache": cache, "key": key, "log": log, "release": release, "vault": vault}
+groups = {"attest": attest, "cache": cache, "cloud": cloud, "key": key, "log": log, "release": release, "vault": vault}
 for name, group in (groups | {"weights": weights}).items():
     app.add_typer(group, name=name)

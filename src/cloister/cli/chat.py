@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloister.cli.options import DEFAULT_URL, NodePolicy, settings_command, without_control_characters
+from cloister.cli.anonymity import AnonymityOptions
+from cloister.cli.options import DEFAULT_URL, settings_command, without_control_characters
 from cloister.config import DEVELOPMENT_KEY, option
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
     from cloister.cli.conversation import Conversation
+    from cloister.client.cloud_transport import CloudAccess
+    from cloister.client.verification import VerifiedNode
 
 
 _PROMPT_HELP = 'What to say; "-" reads standard input: other users can see a process\'s arguments. Else a chat begins.'
@@ -19,7 +22,7 @@ _LEVEL_HELP = "What the provider may see: everything (open), the answer (partiti
 _KEY_HELP = "API key. Better in the environment: other users of this machine can see a process's arguments."
 
 
-class ChatOptions(NodePolicy):
+class ChatOptions(AnonymityOptions):
     prompt: str | None = option(None, _PROMPT_HELP, argument=True, show_default=False)
     url: str = option(DEFAULT_URL, "Where the server listens; `/v1` may be left out.")
     model: str | None = option(None, "Which model.", show_default="the server's first")
@@ -43,6 +46,7 @@ def chat(options: ChatOptions) -> None:
       echo "A private question" | cloister chat - --allow-software-tee
       cloister chat "Name three rivers." --temperature 0 --json --allow-software-tee
       cloister chat --protection isolated --policy policy.toml
+      cloister chat --relay https://relay.example --issuer https://issuer.example --cloud cloud.json
     """
     from cloister.addresses import HttpAddress
     from cloister.cli.conversation import Conversation
@@ -50,18 +54,25 @@ def chat(options: ChatOptions) -> None:
     address, prompt = HttpAddress.parse(options.url), options.prompt
     if prompt is None and options.as_json:
         raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
-    if options.insecure_plaintext and (options.policy or options.allow_software_tee):
+    verifying = options.policy or options.allow_software_tee or options.relay or options.issuer
+    if options.insecure_plaintext and verifying:
         raise SetupError("--insecure-plaintext verifies nothing.", hint="Leave out the other flags, or it.")
     if prompt == "-":
         prompt = sys.stdin.read().strip()
         if not prompt:
             raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
-    node = None if options.insecure_plaintext else options.verified(options.url)
+    node: VerifiedNode | CloudAccess | None = None
+    if options.issuer:
+        node = options.access(options.url, options.api_key)
+    elif not options.insecure_plaintext:
+        node = options.verified(options.url, options.relay)
     choices = options.model_dump(include={"max_tokens", "temperature", "seed", "protection"}, exclude_none=True)
     spoken = {"model": options.model, "system": options.system}
     with Conversation(address, options.api_key, node=node, choices=choices, **spoken) as conversation:
         conversation.on_wait = _show_waiting
         if prompt is None:
+            for line in [] if node is None else options.anonymity():
+                typer.secho(line, dim=True, err=True)
             _converse(conversation)
         elif options.as_json:
             typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))

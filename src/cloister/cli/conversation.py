@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx2
 
 from cloister.addresses import HttpAddress
+from cloister.client.cloud_transport import CloudAccess, CloudTransport
 from cloister.client.sealed_transport import AsyncSealedTransport, BlockingTransport
 from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, StartingUp, Unauthorized
@@ -28,7 +29,7 @@ class Conversation:
         address: HttpAddress,
         api_key: str,
         *,
-        node: VerifiedNode | None = None,
+        node: VerifiedNode | CloudAccess | None = None,
         model: str | None = None,
         system: str | None = None,
         choices: Mapping[str, Any],
@@ -36,7 +37,9 @@ class Conversation:
         self._address = address
         self._protection = choices.get("protection")
         self._session, self._session_kept = secrets.token_hex(16), False
-        transport = None if node is None else BlockingTransport(AsyncSealedTransport(node))
+        kind = CloudTransport if isinstance(node, CloudAccess) else AsyncSealedTransport
+        transport = None if node is None else BlockingTransport(kind(node))  # type: ignore[arg-type]
+        self._anonymous = isinstance(node, CloudAccess)  # a session would link requests
         key, timeout = {"Authorization": f"Bearer {api_key}"}, httpx2.Timeout(600.0, connect=5.0)
         self._client = httpx2.Client(transport=transport, headers=key, timeout=timeout, trust_env=False)
         self._model = model
@@ -75,7 +78,8 @@ class Conversation:
 
     def ask(self, prompt: str) -> Iterator[str]:
         """Stream the answer's text. It joins the conversation when it is whole."""
-        body, named = self._body(prompt) | {"stream": True}, {SESSION_HEADER: self._session}
+        body = self._body(prompt) | {"stream": True}
+        named = {} if self._anonymous else {SESSION_HEADER: self._session}
         said: list[str] = []
         with self._answered("POST", "/v1/chat/completions", body, named) as response:
             self._session_kept |= SESSION_HEADER in response.headers

@@ -218,10 +218,10 @@ class NodePolicy(BaseModel):
 
         return load_policy(self.policy, allow_software_tee=self.allow_software_tee)
 
-    def verified(self, url: str) -> "VerifiedNode":
-        from cloister.client.verification import VerifiedNode
+    def verified(self, url: str, relay: str | None = None) -> "VerifiedNode":
+        from cloister.client.oblivious import verified_node
 
-        node = VerifiedNode(url, self.load())
+        node = verified_node(url, self.load(), relay)
         if note := software_note(node.verification):
             typer.secho(note, fg="yellow", err=True)
         return node

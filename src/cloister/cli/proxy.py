@@ -3,15 +3,17 @@
 import typer
 
 from cloister.addresses import HttpAddress
+from cloister.cli.anonymity import AnonymityOptions
 from cloister.cli.obfuscate import SamplingOptions
-from cloister.cli.options import NodePolicy, node_url, settings_command
+from cloister.cli.options import node_url, settings_command
 from cloister.config import option
 from cloister.errors import SetupError
 
 
-class ProxyOptions(NodePolicy):
+class ProxyOptions(AnonymityOptions):
     url: str = node_url()
     port: int = option(8001, "Where to listen on 127.0.0.1; 0: any free port.", ge=0, le=65535)
+    api_key: str = option("", "With --issuer: the key that it knows you by.", envvar="CLOISTER_API_KEY", metavar="KEY")
     obfuscate: bool = option(False, "Send prompts with <redacted>secrets</redacted> among made-up ones.")
     insecure_plaintext: bool = option(False, "With --obfuscate: any OpenAI-compatible server, unverified, unsealed.")
     sampling: SamplingOptions = SamplingOptions()
@@ -28,23 +30,33 @@ def proxy(options: ProxyOptions) -> None:
       cloister proxy https://node.example --policy policy.toml
       OPENAI_BASE_URL=http://127.0.0.1:8001/v1 my-program
       cloister proxy http://127.0.0.1:8000 --allow-software-tee --port 0
+      cloister proxy https://node.example --relay https://relay.example
       cloister proxy https://api.example/v1 --obfuscate --insecure-plaintext --fakes 7
     """
     from cloister.client.proxy import Proxy, run_proxy
 
     sampling = options.sampling
-    if options.insecure_plaintext and (options.policy or options.allow_software_tee or not options.obfuscate):
-        raise SetupError("--insecure-plaintext verifies nothing.", hint="It goes with --obfuscate, not with a policy.")
+    verifying = options.policy or options.allow_software_tee or options.relay or options.issuer
+    if options.insecure_plaintext and (verifying or not options.obfuscate):
+        hint = "It goes with --obfuscate, not with a policy, a relay or an issuer."
+        raise SetupError("--insecure-plaintext verifies nothing.", hint=hint)
     if sampling.auto_redact and not options.obfuscate:
         raise SetupError("--auto-redact hides nothing by itself.", hint="It goes with --obfuscate.")
-    node = None if options.insecure_plaintext else options.verified(options.url)
+    access = options.access(options.url, options.api_key) if options.issuer else None
+    node = None if options.insecure_plaintext or access else options.verified(options.url, options.relay)
     obfuscation = sampling.obfuscation() if options.obfuscate else None
 
     def make() -> Proxy:
-        return Proxy(options.url if node is None else node, obfuscation)
+        return Proxy(access or node or options.url, obfuscation)
 
     def ready(local: str) -> None:
-        typer.echo(f"Verified  {node.address}" if node else f"In the clear to {HttpAddress.parse(options.url)}")
+        if access:
+            typer.echo(f"Tokens    {access.source.left()} left; each pays for one request, at the node that it names")
+            typer.echo("          A node is verified before it gets the first request.")
+        else:
+            typer.echo(f"Verified  {node.address}" if node else f"In the clear to {HttpAddress.parse(options.url)}")
+        for line in options.anonymity():
+            typer.echo(line)
         typer.echo(f"API       {local}/v1")
         if obfuscation is not None:
             fakes = sampling.fakes

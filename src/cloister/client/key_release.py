@@ -6,7 +6,7 @@ from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
 from cloister.channel.envelope import release_to
 from cloister.client.message import MAX_REFUSAL_BYTES, OUTER_HEADERS, is_sealed, read_refusal
-from cloister.client.verification import Verification, post, verify
+from cloister.client.verification import Verification, exchange, verify
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, ServiceUnavailable, SetupError
 
 ENDPOINT = "/v1/weights/key"
@@ -29,7 +29,8 @@ def _send(address: HttpAddress, channel_key: bytes, content_key: bytes) -> None:
     release = release_to(channel_key, content_key)
     too_large = ChannelBroken("The node's answer to the key is too long to be one.")
     try:
-        response, body = post(address, ENDPOINT, OUTER_HEADERS, release.message, WHOLE_S, MAX_REFUSAL_BYTES, too_large)
+        asked = ("POST", address, ENDPOINT, OUTER_HEADERS, release.message)
+        response, body = exchange(*asked, WHOLE_S, MAX_REFUSAL_BYTES, too_large)
     except httpx2.RequestError as wrong:
         hint = "Whether it has the key is not known: verify it, and release the key again."
         raise ServiceUnavailable(f"No proper answer came from {address} ({type(wrong).__name__}).", hint=hint) from None

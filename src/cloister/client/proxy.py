@@ -15,6 +15,7 @@ import httpx2
 
 from cloister.addresses import HttpAddress
 from cloister.channel.envelope import InnerHead
+from cloister.client.cloud_transport import CloudAccess, CloudTransport
 from cloister.client.downstream import Downstream, Request
 from cloister.client.message import Refusal, end_to_end
 from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
@@ -88,14 +89,14 @@ _LEFT_OUT = ("host", "content-length", "expect")
 class Proxy:
     """With `obfuscation` the server may also be any URL, which gets obfuscated prompts in the clear."""
 
-    def __init__(self, server: VerifiedNode | str, obfuscation: Obfuscation | None = None) -> None:
+    def __init__(self, server: VerifiedNode | CloudAccess | str, obfuscation: Obfuscation | None = None) -> None:
         if isinstance(server, str):
             if obfuscation is None:
                 raise SetupError("Only obfuscated prompts may go to a server that is not verified.")
             self._address = HttpAddress.parse(server)
         else:
             self._address = server.address
-        wire = plain_wire(server) if isinstance(server, str) else AsyncSealedTransport(server)
+        wire = _wire(server)
         self._transport = wire if obfuscation is None else PerCallerTransport(wire, obfuscation)
         self._downstream: set[Downstream] = set()
         self._stop = asyncio.Event()
@@ -174,6 +175,12 @@ class Proxy:
         if answering:
             await asyncio.wait(answering)
         await self._transport.aclose()
+
+
+def _wire(server: VerifiedNode | CloudAccess | str) -> httpx2.AsyncBaseTransport:
+    if isinstance(server, str):
+        return plain_wire(server)
+    return CloudTransport(server) if isinstance(server, CloudAccess) else AsyncSealedTransport(server)
 
 
 def run_proxy(make: Callable[[], Proxy], port: int, on_ready: Callable[[str], None]) -> None:

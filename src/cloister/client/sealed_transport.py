@@ -13,7 +13,7 @@ import httpx2
 from cloister.channel.envelope import CLOCKS_MAY_DIFFER_S
 from cloister.client import message as messages
 from cloister.client.message import Refusal, SealedMessage
-from cloister.client.verification import Verification, VerifiedNode, tls_to
+from cloister.client.verification import Verification, VerifiedNode
 from cloister.client.winnow import IndexSecrets
 from cloister.errors import (
     ChannelBroken,
@@ -63,7 +63,7 @@ async def open_answer(
     clear = b""
     try:
         with suppress(*_CUT):
-            async for piece in outer.aiter_raw():
+            async for piece in raw_pieces(outer):
                 clear += piece
                 if len(clear) >= messages.MAX_REFUSAL_BYTES:
                     break
@@ -124,7 +124,7 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, node: VerifiedNode, *, raising: Raising = as_it_is) -> None:
         self._node = node
-        self._wire = httpx2.AsyncHTTPTransport(verify=tls_to(node.address), limits=httpx2.Limits())
+        self._wire = node.wire()
         self._raising = raising
         self._secrets = IndexSecrets()
 

@@ -1,6 +1,7 @@
 """Verifying a node (Petridish §4.1). Only a development node's log key may be taken on first use; it is pinned then."""
 
 import asyncio
+import hashlib
 import os
 import secrets
 import ssl
@@ -20,12 +21,14 @@ from cloister.addresses import HttpAddress
 from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NONCE_BYTES, NodeEvidence, read_evidence, read_statement
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
+from cloister.channel.ohttp.keys import document_of
 from cloister.channel.sealing import key_id
 from cloister.checks import Examination, Verdict
 from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
+from cloister.transparency.manifest import CloudListed, read_entry
 from cloister.transparency.note import Algorithm, VerifierKey
-from cloister.transparency.proof import ORIGIN_PREFIX, log_origin, verify_release
+from cloister.transparency.proof import ORIGIN_PREFIX, ReleaseProof, log_origin, verify_release
 from cloister.transparency.seen import SeenLogs, SeenMoved
 
 
@@ -44,13 +47,16 @@ _BUSY = (408, 429, 502, 503, 504)
 _HINT = "Check the address; `cloister serve` starts a node."
 
 
-def ask_for_evidence(address: HttpAddress, nonce: bytes, since: int) -> NodeEvidence:
-    """`since`: the log is proven from this number of entries on."""
+def ask_for_evidence(
+    address: HttpAddress, nonce: bytes, since: int, wire: httpx2.BaseTransport | None = None
+) -> NodeEvidence:
+    """`since`: the log is proven from this number of entries on. `wire`: another way than the direct one."""
     too_large = EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
     headers = (("Content-Type", "application/json"), ("Accept", "application/json"))
     question = msgspec.json.encode({"nonce": nonce.hex(), "since": since})
     try:
-        response, body = post(address, ENDPOINT, headers, question, WHOLE_S, MAX_EVIDENCE_BYTES, too_large)
+        limit = MAX_EVIDENCE_BYTES
+        response, body = exchange("POST", address, ENDPOINT, headers, question, WHOLE_S, limit, too_large, wire)
     except httpx2.TimeoutException:
         raise ServiceUnavailable(f"{address} did not show its evidence in time.", hint=_HINT) from None
     except httpx2.RequestError as wrong:
@@ -64,15 +70,24 @@ def ask_for_evidence(address: HttpAddress, nonce: bytes, since: int) -> NodeEvid
     return read_evidence(body)
 
 
-def post(
-    address: HttpAddress, endpoint: str, headers: Headers, data: bytes, in_s: float, limit: int, surplus: CloisterError
+def exchange(
+    method: str,
+    address: HttpAddress,
+    endpoint: str,
+    headers: Headers,
+    data: bytes,
+    in_s: float,
+    limit: int,
+    surplus: CloisterError,
+    wire: httpx2.BaseTransport | None = None,
 ) -> tuple[httpx2.Response, bytes]:
+    """The whole answer; `surplus` is raised if it is longer than `limit`. Closes the wire."""
     timeout = httpx2.Timeout(in_s, connect=CONNECT_S).as_dict()
     url, more = address.url(endpoint), {"timeout": timeout}
-    request = httpx2.Request("POST", url, headers=headers, content=data, extensions=more)
+    request = httpx2.Request(method, url, headers=headers, content=data, extensions=more)
     until = monotonic() + in_s
     body = bytearray()
-    with httpx2.HTTPTransport(verify=tls_to(address)) as wire:
+    with wire or httpx2.HTTPTransport(verify=tls_to(address)) as wire:
         response = wire.handle_request(request)
         assert isinstance(response.stream, httpx2.SyncByteStream)
         for piece in response.stream:
@@ -218,9 +233,11 @@ class _Visit:
         found = Examination()
         found.include(verify_node(evidence, nonce, at=at, policy=self._policy))
         found.include(check_release(evidence, self._policy, at=at, pinned=pinned, seen=seen))
+        said = read_statement(evidence.statement)
+        _check_oblivious(found, said.oblivious, evidence.channel_key)
+        _check_cloud(found, said.settings.cloud, evidence.release)
         if found.verdict().passed:
             self._remember(found, evidence, seen)
-        said = read_statement(evidence.statement)
         held_s = (said.key_until_ms - said.made_ms) / 1000
         took_s, key = arrived - asked, evidence.channel_key
         return Verification(str(self._address), at, nonce, found.verdict(), key, said.made_ms, arrived, took_s, held_s)
@@ -239,6 +256,30 @@ class _Visit:
             raise
         except VerificationFailed as wrong:
             found.failed(wrong.checks[0] if wrong.checks else "log consistency", wrong.message)
+
+
+def _check_cloud(found: Examination, followed: str, proof: ReleaseProof | None) -> None:
+    """That the list of nodes and token keys that the node follows is the newest in the log: one for all users."""
+    name = "cloud list"
+    found.claim(cloud=followed)
+    entries = [read_entry(entry) for entry in proof.later] if proof else []
+    listed = [entry.digest.hex() for entry in entries if isinstance(entry, CloudListed)]
+    if not followed:
+        found.skipped(name, "the node takes no anonymous tokens", required=False)
+    elif not listed:
+        found.skipped(name, "the log lists no cloud since the node's release", required=False)
+    else:
+        found.check(name, followed == listed[-1], "the log has a newer list than the node's", f"sha256 {followed}")
+
+
+def _check_oblivious(found: Examination, stated: bytes, channel_key: bytes) -> None:
+    """That a relay's users are to use the channel key and no other, which might be a user's own."""
+    name, expected = "oblivious keys", hashlib.sha256(document_of(channel_key)).digest()
+    found.claim(oblivious=stated.hex())
+    if stated:
+        found.check(name, stated == expected, "they are not the channel key's", f"sha256 {expected.hex()}")
+    else:
+        found.skipped(name, "the node states none: it is not to be reached through a relay", required=False)
 
 
 def seen_logs() -> SeenLogs:
@@ -308,6 +349,10 @@ class VerifiedNode:
     def fresh(self) -> Verification | None:
         """The last one if it is young enough to rely on."""
         return self.verification if self._clock() < self._until else None
+
+    def wire(self) -> httpx2.AsyncBaseTransport:
+        """A way to the node, for sealed requests."""
+        return httpx2.AsyncHTTPTransport(verify=tls_to(self.address), limits=httpx2.Limits())
 
     def verified(self, *, after: Verification | None = None) -> Verification:
         """Made now if need be; another than `after`. If it raises, nothing may be sent."""

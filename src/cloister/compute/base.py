@@ -2,14 +2,14 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 
-from cloister.compute.layer import Angles, DrawRows, Gate, Layer, Packed
-from cloister.compute.layout import BLOCK_TOKENS, Batch, RemoteRows
+from cloister.compute.layer import Angles, Beginning, DrawRows, Gate, Layer, Packed
+from cloister.compute.layout import BLOCK_TOKENS, Batch, Layout, RemoteRows
 from cloister.errors import SetupError
 from cloister.placement import Placement, Role
 
@@ -51,6 +51,8 @@ class AttentionShape:
     queries_per_kv_head: int
     scales: list[float]
     windows: list[int]  # of every layer's attention: how far back it looks (0: to the beginning)
+    private_layers: int = 0  # the first ones: only vaults compute them for answers to their prompts
+    beginning: Beginning | None = None  # those layers
 
     @property
     def heads(self) -> int:
@@ -91,8 +93,20 @@ class LinkAsker(ABC):
         """Links that failed in the last step that asked, and how: vault_lost, vault_timeout or link_malformed."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Begun:
+    """An answer that a vault takes through its private layers: `blocks` hold its prompt, then up to `limit` tokens."""
+
+    layout: Layout
+    blocks: Sequence[int]
+    first: int
+    limit: int
+
+
 class LinkAnswerer:
     """A vault's end of its link, without tokens. A device overrides `start`, `_write` and `_erase`."""
+
+    recorded = 2**31  # tokens of an answer whose queries it can compare
 
     def __init__(self, slots: int = 0) -> None:
         self.slots, self._free = slots, set(range(slots))  # for prompts exposed at once
@@ -120,6 +134,9 @@ class LinkAnswerer:
         self._write(slot, blocks, start, end, rotation)
         self._free.remove(slot)
 
+    def begin(self, slot: int, begun: Begun) -> None:
+        """Before `expose`, where layers are private."""
+
     def withdraw(self, slot: int) -> None:
         """The service must have stopped asking: a question now ends the link."""
         self._erase(slot)
@@ -133,6 +150,10 @@ class LinkAnswerer:
 
     def asked(self, slot: int) -> int | None:
         """How many of an answer's tokens queried this slot; None where that is not recorded."""
+
+    def started(self, rows: Sequence[tuple[int, int]], tokens: Sequence[int]) -> bool:
+        """Whether these tokens began the rows (slot, index) of answers; always, where no layer is private."""
+        return True
 
     @contextmanager
     def comparing(self, rows: Sequence[tuple[int, int]]) -> Iterator[Callable[[], bool]]:
@@ -182,6 +203,13 @@ class Kernels(ABC):
 
     name: str
     dtype: torch.dtype
+    takes_starts: bool = False  # whether its links' vaults can compute private layers
+    shows_queries: bool = False
+
+    @contextmanager
+    def watching(self, layers: Collection[int], take: Callable[[int, torch.Tensor], None]) -> Iterator[None]:
+        """In the block, `take` gets these layers' queries, [rows, heads, dim], rotated; they last until it returns."""
+        yield
 
     def start_team(self, threads: int) -> int:
         return 1
@@ -227,6 +255,10 @@ class Kernels(ABC):
     def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
         """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim]."""
 
+    def take_starts(self, x: torch.Tensor, step: Step) -> None:
+        """Rows of x that ask vaults become what the vaults make of their tokens in the private layers."""
+        raise SetupError("These kernels have no private layers.")
+
     @abstractmethod
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None: ...
 
@@ -256,6 +288,9 @@ class Device(ABC):
 
     def open(self, role: Role = "service") -> None:
         """This process can fork no process that computes here afterwards."""
+
+    def finish(self) -> None:
+        """The process is about to end: wait for all that it began here."""
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
         """Have the file of weights in the device's memory once, and views of it as parts. None: each process has a

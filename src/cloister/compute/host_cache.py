@@ -23,10 +23,11 @@ class HostCache(KVCache):
         self.bytes_per_layer = self._keys.stride(1) * dtype.itemsize  # from one layer's keys (or values) to the next's
         self.block = self._keys.stride(0)  # in values, from a layer's keys (or values) in one block to the next block's
 
-    def wipe(self, blocks: Sequence[int]) -> None:
+    def wipe(self, blocks: Sequence[int], layers: int | None = None) -> None:
+        """`layers`: the first ones; memory of the others is not touched."""
         for block in blocks:
-            self._keys[block].zero_()
-            self._values[block].zero_()
+            self._keys[block, :layers].zero_()
+            self._values[block, :layers].zero_()
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         for source, target in zip(sources, targets, strict=True):

@@ -1,6 +1,6 @@
 """What kernels compute with: packed weights, layers, angles of rotation, and how to draw a token. Plain data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,6 +51,16 @@ class Layer:
     mlp_norm: torch.Tensor
     gate_up: Packed
     down: Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A model's embedding and its first layers, which vaults compute alone; angles of all positions."""
+
+    embedding: Packed
+    layers: Sequence[Layer]
+    cosine: torch.Tensor
+    sine: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 from typing import NamedTuple, Self, TypeVar
@@ -114,6 +114,16 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         self.tokens.zero_()
+
+    def here(self) -> "tuple[Batch, torch.Tensor]":
+        """The rows that ask no vault, without their tokens, and their places."""
+        kept = torch.ones(self.rows, dtype=torch.bool)
+        kept[[row for remote in self.remotes for row in remote.rows]] = False
+        places, tile = kept.nonzero()[:, 0], self.tile_row.long()
+        ahead = (kept.cumsum(0) - 1)[tile][kept[tile]].int()  # a tile's rows are of one span, so all or none ask
+        values = {name: getattr(self, name)[places] for name in ("positions", "slots", "span")}
+        tiles = {"tile_row": ahead, "tile_rows": self.tile_rows[kept[tile]]}
+        return replace(self, rows=len(places), tokens=self.tokens[:0], remotes=(), **values, **tiles), places
 
 
 SEGMENTS = 3

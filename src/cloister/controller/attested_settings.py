@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from cloister.access.cloud import read_cloud
 from cloister.attest.evidence import AttestedSettings, Mpc, Sandbox
 from cloister.config import Settings, VaultHostSettings
 from cloister.controller.external_level import load_level
@@ -31,6 +32,8 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         verified=verify.name,
         verified_ppm=round(verify.share * 1_000_000),
         beat_ms=settings.gateway.beat_ms,
+        private_layers=settings.engine.private_layers,
+        cloud=read_cloud(settings.gateway).digest.hex() if settings.gateway.cloud else "",
     )
 
 

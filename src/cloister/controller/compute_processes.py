@@ -153,7 +153,7 @@ class ComputeProcesses:
     def _open_vaults(self, slots: LinkSlots, forkserver: ForkServer) -> None:
         assert self.preloaded is not None
         self._relay.sessions.keep_within(slots.free - ENDING_AT_ONCE)  # a session's vault was a spare one
-        self._relay.core_lease.compute_beside()
+        self._relay.compute_beside()
         self._relay.vaults.open(self._vault_host or forkserver, link_shape(self.preloaded), slots)
 
     def _close_attention(self) -> None:

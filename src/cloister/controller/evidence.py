@@ -1,6 +1,7 @@
 """The node's evidence over a client's nonce. Firmware is slow: one thread asks it, and few clients may wait for it."""
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from cloister.attest.evidence import (
     write_evidence,
 )
 from cloister.attest.machine import find_attester
+from cloister.channel.ohttp.keys import document_of
 from cloister.config import ControllerSettings, VaultHostSettings, cache_folder
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
@@ -106,6 +108,8 @@ class EvidenceMaker:
         code: Literal["release", "unmeasured"] = "unmeasured" if interpreter.running() is None else "release"
         gpus = self._gpus.count if self._gpus else 0
         said = replace(said, code=code, key_until_ms=until_ms, vault_hosts=pins, gpus=gpus)
+        if self._domain == DOMAIN:
+            said = replace(said, oblivious=hashlib.sha256(document_of(shown.public)).digest())
         loop = asyncio.get_running_loop()
         made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public, gpu)
         return replace(made, vault_hosts=tuple(hosts.values()))

@@ -17,7 +17,15 @@ from cloister.controller.process import Controller
 from cloister.errors import CloisterError
 from cloister.keys import load_keys
 from cloister.messages import controller_frontend as wire
-from cloister.messages.controller_gateway import AskEvidence, FromGateway, Listening, Sealed
+from cloister.messages.controller_gateway import (
+    AskEvidence,
+    AskKeyConfigurations,
+    FromGateway,
+    KeyConfigurations,
+    Listening,
+    OpenExchange,
+    Sealed,
+)
 from cloister.messages.controller_sealed_api import ErrorReport, FromSealedApi, SealedApiReady
 from cloister.messages.generation import Failed
 from cloister.models.source import ModelFolder
@@ -118,6 +126,12 @@ class Gateway(FrontendProcess):
                 self.controller.sealed_requests.taken(self.number, message)
             case wire.CancelSealed():
                 self.controller.sealed_requests.leave(self.number, message)
+            case OpenExchange():
+                self.controller.sealed_requests.open_exchange(self.endpoint, message)
+            case AskKeyConfigurations():
+                self.endpoint.send(
+                    KeyConfigurations(message.request_id, self.controller.sealed_requests.configurations)
+                )
             case AskEvidence():
                 self.controller.evidence_maker.answer(self.endpoint, message)
             case _:

@@ -20,8 +20,11 @@ DAEMON = "nvidia-cuda-mps-control"
 DEVICE = "/dev/nvidiactl"
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # which GPUs a process sees; empty or -1, none
 START_S, ORDER_S = 10.0, 5.0
-GRACE_S, LOOK_S = 1.0, 0.01  # how long a client that was hung up on may take to end, and how often we look
+# how long a client that was hung up on may take to end, and how often we look: where many come and go at once, a
+# context takes seconds to be made and to go
+GRACE_S, LOOK_S = 5.0, 0.01
 KILLED_S = 0.5
+TRIES, AGAIN_S = 5, 0.2  # of an order that the daemon drops
 
 
 def mps_for(settings: Settings) -> "Mps | None":
@@ -42,6 +45,7 @@ class Mps:
         self.folder = tempfile.mkdtemp(prefix="cloister-mps-")
         self._folder = Path(self.folder)
         self._ending: set[asyncio.Task[None]] = set()
+        self._ordering = asyncio.Lock()
         self._daemon: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         if os.geteuid() == 0:  # its clients run as this user, and so does the server it starts for them
@@ -107,12 +111,23 @@ class Mps:
                 while not client.ended:
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
-            if client.pid is not None:
-                for server in (await self._order("get_server_list")).split():
-                    await self._order(f"terminate_client {server} {client.pid}")
+            await self._terminate(client)
         finally:
             client.kill(KILLED_S)
             then()
+
+    async def _terminate(self, client: Child) -> None:
+        """One at a time: the daemon listens to one order and drops all others. An order that was dropped meant a
+        signal to a client whose kernel ran: a fault, which ended all (docs/gpu.md)."""
+        async with self._ordering:
+            for _ in range(TRIES):
+                servers = (await self._order("get_server_list")).split()
+                if client.ended or client.pid is None:
+                    return
+                said = [await self._order(f"terminate_client {server} {client.pid}") for server in servers]
+                if any(said):
+                    return
+                await asyncio.sleep(AGAIN_S)
 
     async def _order(self, command: str) -> str:
         """Empty if the daemon does not answer."""

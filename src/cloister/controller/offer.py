@@ -47,6 +47,8 @@ class Offer:
             missing_layers=facts.missing,
             quantised={level: step_ms for level in levels if step_ms and self._relay.shares(level)},
             why_not={} if self.why_not_mpc is None else {MPC: self.why_not_mpc},
+            verify=self._settings.controller.verify,
+            token_challenge=self._relay.token_gate.challenge if self._relay.token_gate else "",
         )
 
     def close_levels(self, *decoded_by: Decodes) -> None:

@@ -15,6 +15,7 @@ from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.template_file import find_templates
+from cloister.controller.token_gate import TokenGate
 from cloister.controller.vault_host import VaultHostClient, reach_vault_host
 from cloister.errors import ServiceUnavailable
 from cloister.link.memory import LinkShape
@@ -77,6 +78,7 @@ class Controller:
         if self._external:
             self.relay.add_level(self._external)
         self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
+        self.token_gate = self.relay.token_gate = TokenGate(settings.gateway)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.relay)
         self.evidence_maker = self.attestation.evidence_maker
         self._detector = find_detector(settings.controller, self.relay.shared.labelled)
@@ -105,6 +107,7 @@ class Controller:
 
     async def close(self) -> None:
         await self.attestation.close()
+        await self.token_gate.close()
         await self.offer.close()
         if self._external:
             await self._external.close()

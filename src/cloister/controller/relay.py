@@ -16,6 +16,7 @@ from cloister.controller.routes.vault import IsolatedRoute, ObfuscatedRoute, Par
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
 from cloister.controller.sharing import Sharing
+from cloister.controller.token_gate import TokenGate
 from cloister.controller.totals import Totals
 from cloister.controller.vault_side import PendingRequest, VaultSide
 from cloister.controller.vaults import Vaults
@@ -26,7 +27,9 @@ from cloister.levels import LEVELS, Decodes, LevelName, Reader
 from cloister.messages import controller_frontend as wire
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.controller_service import ForgetTenant, Paused
+from cloister.messages.controller_vault import MAX_CLAIMED
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
+from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
 from cloister.prefix.base import POLICIES
@@ -96,6 +99,7 @@ class Relay:
         self.availability = Availability(self._node, self.vaults)
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
+        self.token_gate: TokenGate | None = None
         self.sharing = Sharing(settings, lambda: serving().block_tokens)
         self.shared = SharedRoute(self._node, self.sharing)
         self._partitioned = PartitionedRoute(self._node)
@@ -157,6 +161,8 @@ class Relay:
                     self._send_stats(number, Stats(up=False))
             case wire.AskView():
                 self._frontends.tell(self.views.of(wide(number, message.request_id)))
+            case wire.SpendToken():
+                self._spend(number, message)
             case wire.EndSession():
                 key = SessionKey.of(message.tenant, message.group, message.session, keep=True)
                 self.sessions.end_named(key)
@@ -181,6 +187,16 @@ class Relay:
         self.shared.serve_all_of(tenant)
         if self._node.service is not None:
             self._node.service.send(ForgetTenant(tenant))
+
+    def _spend(self, number: int, message: wire.SpendToken) -> None:
+        def settled(reason: CloisterError | None) -> None:
+            refused = None if reason is None else failed(message.request_id, reason)
+            self._frontends.send(number, wire.TokenSettled(message.request_id, refused))
+
+        if self.token_gate is None:
+            settled(ServiceUnavailable("The server is not up yet."))
+        else:
+            self.token_gate.settle(message.token, settled)
 
     def _new_id(self, number: int, request_id: int) -> int:
         request_id = wide(number, request_id)
@@ -232,17 +248,19 @@ class Relay:
         assert isinstance(route, VaultRoute)
         route.advance(request, tokens)
 
-    def _deviated(self, request: Request, reason: CloisterError) -> None:
-        """The vault or the service lies: neither goes on."""
+    def _deviated(self, request: Request, reason: CloisterError, restarts: bool) -> None:
+        """The vault or the service lies: neither goes on, unless services were ended too often for that."""
         self.requests.fail(request, reason)
         if request.session is not None:
             self.sessions.end(request.session)
         if self._node.service is not None:
-            self._node.service.abort()
+            self._node.service.abort() if restarts else self._node.service.cancel(request.request_id, lambda: None)
 
     def _leave(self, request: Request) -> None:
         self._node.verification.forget(request.request_id)
         self.views.keep(request)
+        if request.tenant.startswith(wire.ANONYMOUS):  # no other request is of this tenant
+            self._forget(request.tenant)
         if request.session is not None:
             self._vault_side.leave(request.session, request.request_id)
 
@@ -251,6 +269,11 @@ class Relay:
         self._frontends.send(number, total)
 
     # ---- the service
+
+    def compute_beside(self) -> None:
+        """Vaults compute beside the service, on a device, where a pass is mostly the reading of all weights."""
+        self.core_lease.compute_beside()
+        self._node.verification.longest = MAX_CLAIMED
 
     def service_up(self, service: Service) -> None:
         self.core_lease.service_up(service)

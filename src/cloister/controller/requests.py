@@ -121,6 +121,8 @@ class Request:
     shown: tuple[int, ...] = ()
     made: dict[int, list[int]] = field(default_factory=dict)
     verified: bool = False  # its vault computes the answer again
+    withheld: bool = False  # and ended it, because it recites
+    asks_verified: bool = False
     labels: Labels = NO_LABELS
 
     @property
@@ -229,6 +231,8 @@ class Requests:
         vocabulary, params = self._serving().vocabulary, request.params
         if any(token >= vocabulary for token in message.tokens):
             raise ProtocolError("A token is not of this model.")
+        if message.finish == "content_filter" and not request.withheld:
+            raise ProtocolError("Only a vault ends an answer for its words.")
         request.output_tokens[message.sequence] += len(message.tokens)
         if request.output_tokens[message.sequence] > params.max_tokens:
             raise ProtocolError("There are more tokens than were asked for.")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from cloister.channel.envelope import Envelope
+from cloister.channel.ohttp.encapsulation import Form, Header
+from cloister.channel.ohttp.keys import document_of
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.requests import Frontend, frontend_of, local, wide
 from cloister.errors import (
@@ -19,7 +21,7 @@ from cloister.errors import (
     ServiceUnavailable,
 )
 from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart
-from cloister.messages.controller_gateway import Sealed
+from cloister.messages.controller_gateway import ExchangeOpened, OpenExchange, Sealed
 from cloister.messages.controller_sealed_api import Serve
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
@@ -69,6 +71,20 @@ class SealedRequests:
             self._serve(number, frontend, sealed.envelope)
         except CloisterError as reason:
             frontend.send(failed(sealed.request_id, reason))
+
+    @property
+    def configurations(self) -> bytes:
+        return document_of(self._keys.public)
+
+    def open_exchange(self, frontend: Frontend, asked: OpenExchange) -> None:
+        """The gateway gets the keys of one exchange, and never the key that they come from."""
+        try:
+            keys = self._keys.open_exchange(Header.decode(asked.header), Form.CHUNKED if asked.chunked else Form.WHOLE)
+        except CloisterError as reason:
+            frontend.send(failed(asked.request_id, reason))
+        else:
+            opened = (keys.request_key, keys.base_nonce, keys.response_secret)
+            frontend.send(ExchangeOpened(asked.request_id, *opened))
 
     def taken(self, gateway: int, message: BytesTaken) -> None:
         number = wide(gateway, message.request_id)

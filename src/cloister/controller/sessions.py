@@ -143,6 +143,8 @@ class Sessions:
             if (idle := self._that_makes_room(key.owner)) is None:
                 raise QueueFull("All vaults are in use.", retry_after=2)
             self.end(idle)
+            if not self._vaults.has_one_to_take:
+                raise QueueFull("The next vault waits for the place of one that ends.", retry_after=2)
         elif mine and not (self._vaults.has_one_soon and (self._vaults.has_one_beside_the_last or not self._several())):
             raise QueueFull("Others may need the next vault.", retry_after=2)
         session = self._by_key[key] = Session(key, self._vaults.take())

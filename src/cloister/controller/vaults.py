@@ -167,6 +167,10 @@ class Vaults:
         return self._sealed_spares > 0 or (len(self._made) < MOST_MADE_AT_ONCE and self._has_place)
 
     @property
+    def has_one_to_take(self) -> bool:
+        return bool(self._spares) or self._has_place
+
+    @property
     def _has_place(self) -> bool:
         return self.slots is None or self.slots.free > 0
 

@@ -1,7 +1,8 @@
 """Verified decoding: the service's tokens leave when the request's own vault computed the same.
 `all`: then alone, and all answers of a tenant a chunk at a time: which of two is first would be the service's to say.
 `late`: at once, but at most a chunk ahead of the vault, and an answer's end waits for it. `sample`:
-as `late`, for a share of the requests that this process draws. A service that deviates is ended."""
+as `late`, for a share of the requests that this process draws. One that asks for it, or whose vault ends it if it
+recites, is verified as at `all`. A service that deviates is ended; after many such ends it stays, all is at `all`."""
 
 import logging
 from collections import deque
@@ -23,9 +24,10 @@ from cloister.verify_mode import VerifyMode
 
 log = logging.getLogger(__name__)
 
-CHUNK = 16  # tokens of a sequence that are computed again together
+CHUNK = 16  # tokens of a sequence that leave together, and that are ahead of the vault at most
 MOST_KEPT = 1024  # troubles of one tenant that are remembered
 MOST_TROUBLES = 3  # deviations and aborts of one tenant in an hour: its own vaults may be what deviates
+MOST_RESTARTS = 12  # for deviations in an hour, of all tenants: accounts whose vaults lie must not keep the node down
 HOUR_S = 3600.0
 FAULT_S = 2.0  # a GPU's fault ends vaults first, then the service
 Order = GeneratePartitioned | GenerateVariants
@@ -53,6 +55,11 @@ class _Stream:
     sent: int = 0
     verified: list[int] = field(default_factory=list)
     held: deque[_Claim] = field(default_factory=deque)
+
+    def is_due(self, longest: int) -> bool:
+        """A chunk is no longer than what was claimed before, so the answer comes at no less than half its pace."""
+        before = len(self.verified) + self.sent
+        return len(self.claims) - self.sent >= min(longest, max(CHUNK, before))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -85,18 +92,20 @@ class _Claims:
 
 
 class Verification:
-    """`release` passes a message on to the user; `deviated` ends a request, its vault and the service."""
+    """`release` passes a message on to the user; `deviated` ends a request, its vault and, if so said, the service."""
 
     def __init__(
         self,
         mode: VerifyMode,
         release: Callable[[Request, Tokens], None],
-        deviated: Callable[[Request, CloisterError], None],
+        deviated: Callable[[Request, CloisterError, bool], None],
     ) -> None:
         self._mode, self._release, self._deviated = mode, release, deviated
+        self.longest = CHUNK
         self._draw = SystemRandom().random
         self._claims: dict[int, _Claims] = {}
         self._troubles: dict[str, deque[_Trouble]] = {}
+        self._restarts: deque[float] = deque(maxlen=MOST_RESTARTS)
         self._struck: set[str] = set()  # owners of answers that were aborted just before the service ended
         self._round: dict[str, list[_Claims]] = {}  # by owner: answers of which a chunk leaves next, together
         self._releasing = False
@@ -114,11 +123,17 @@ class Verification:
 
     def begin(self, request: Request, order: Order) -> bool:
         """Whether this request is verified: the service does not learn it."""
-        if self._draw() >= self._mode.share:
+        whole = request.asks_verified or request.params.stop_recitation or self._restarted_often
+        whole = whole or self._mode.name == "all"
+        if not whole and self._draw() >= self._mode.share:
             return False
         streams = [_Stream() for _ in range(request.sequences)]
-        self._claims[request.request_id] = _Claims(request, order, self._mode.name != "all", streams)
+        self._claims[request.request_id] = _Claims(request, order, not whole, streams)
         return True
+
+    @property
+    def _restarted_often(self) -> bool:
+        return len(self._restarts) == MOST_RESTARTS and self._restarts[0] > monotonic() - HOUR_S
 
     def forget(self, request_id: int) -> None:
         if (claims := self._claims.pop(request_id, None)) is not None:
@@ -163,10 +178,11 @@ class Verification:
         """To the vault: what is claimed, once there is a chunk of it or the answer has ended."""
         session, ended = claims.request.session, claims.finish is not None
         assert session is not None
-        if not ended and all(len(stream.claims) - stream.sent < CHUNK for stream in claims.streams):
+        longest = CHUNK if self._mode.name == "late" else self.longest
+        if not ended and not any(stream.is_due(longest) for stream in claims.streams):
             return
         for number, stream in enumerate(claims.streams):
-            while new := [claim.token for claim in list(stream.claims)[stream.sent :][:CHUNK]]:
+            while new := [claim.token for claim in list(stream.claims)[stream.sent :][:longest]]:
                 session.vault.send(Claimed(claims.request.request_id, tuple(new), number))
                 stream.sent += len(new)
         if ended and not claims.in_flight:
@@ -178,7 +194,8 @@ class Verification:
         if claims is None or message.sequence >= len(claims.streams):
             raise ProtocolError("A vault verified what nothing claimed.")
         stream = claims.streams[message.sequence]
-        if len(message.tokens) > stream.sent or (not message.tokens and not claims.asked_for_end):
+        empty = not message.tokens and not claims.asked_for_end and message.finish != "content_filter"
+        if len(message.tokens) > stream.sent or empty:
             raise ProtocolError("A vault verified more than was claimed.")
         if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
             raise ProtocolError("The number of logprobs is not the number of tokens.")
@@ -196,6 +213,10 @@ class Verification:
                 return
             stream.verified.append(token)
             honest.append(claim)
+        if message.finish == "content_filter":
+            stream.held += honest
+            self._withhold(claims)
+            return
         over = not claims.in_flight and not any(each.claims for each in claims.streams)
         if message.finish != (claims.finish if over else None):
             self._deviates(claims, len(stream.verified) + 1, "The answer does not end there")
@@ -204,7 +225,7 @@ class Verification:
             late = [claim for claim in honest if not claim.released]
             self._let_out(claims, message.sequence, late, message.finish)
         else:
-            stream.held += honest
+            stream.held += (claim for claim in honest if not claim.released)
             claims.end = message.finish
             self._go_round(request.owner)
         if request.request_id in self._claims:
@@ -212,6 +233,19 @@ class Verification:
                 self._release_ahead(claims, message.sequence)
             if claims.waits:
                 self._resume(claims, service)
+
+    def _withhold(self, claims: _Claims) -> None:
+        """The vault ends it before the chunk in which it recites: whole chunks leave, as if there were no more."""
+        if not claims.request.params.stop_recitation:
+            raise ProtocolError("A vault ends an answer that nothing asked it to watch.")
+        claims.request.withheld, claims.asked_for_end, claims.waits = True, False, False
+        claims.finish = claims.end = "content_filter"
+        [stream] = claims.streams
+        stream.claims.clear()
+        stream.sent = 0
+        for _ in range(len(stream.verified) % CHUNK):
+            stream.held.pop()
+        self._go_round(claims.request.owner)
 
     def _go_round(self, owner: str) -> None:
         """A chunk of each answer that was there when the round began, by admission, once all of these have one."""
@@ -244,9 +278,15 @@ class Verification:
         """The service's own token stays here: it may be another user's word."""
         request = claims.request
         self._note_trouble(request)
-        log.error("The service deviated at token %d of an answer. It starts again.", position)
+        log.error("The service deviated at token %d of an answer.", position)
         self.forget(request.request_id)
-        self._deviated(request, Deviation(f"Token {position} of the answer was altered. {honest}."))
+        if restarts := not self._restarted_often:
+            self._restarts.append(monotonic())
+        if self._restarted_often:
+            log.error("%d deviations in an hour: now every answer is verified before it leaves.", MOST_RESTARTS)
+            for each in self._claims.values():
+                each.at_once = False
+        self._deviated(request, Deviation(f"Token {position} of the answer was altered. {honest}."), restarts)
 
     def _note_trouble(self, request: Request, *, aborted: bool = False) -> None:
         self._troubles.setdefault(request.owner, deque(maxlen=MOST_KEPT)).append(_Trouble(monotonic(), aborted))

@@ -133,12 +133,14 @@ def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[lis
         if length == 1 and chunk.wanted is not Wanted.NONE and (remote is None or not first):
             queues.append(deque([(index, chunk)]))
             continue
+        alone = deque[Numbered]()
         if first:
             wanted = chunk.wanted if first == length or chunk.wanted is Wanted.ALL else Wanted.NONE
             quiet.append((index, replace(chunk, tokens=chunk.tokens[:first], wanted=wanted)))
-        each = range(first, length)
-        alone = (replace(chunk, tokens=[chunk.tokens[i]], start=chunk.start + i, wanted=Wanted.LAST) for i in each)
-        queues.append(deque((index, one) for one in alone))
+        for i in range(first, length):
+            wanted = chunk.wanted if i == length - 1 or chunk.wanted is Wanted.ALL else Wanted.NONE
+            alone.append((index, replace(chunk, tokens=[chunk.tokens[i]], start=chunk.start + i, wanted=wanted)))
+        queues.append(alone)
     found: list[list[Numbered]] = []
     while queues := [queue for queue in queues if queue]:
         found += [[queue.popleft() for queue in queues[i : i + most]] for i in range(0, len(queues), most)]
@@ -178,9 +180,9 @@ class GraphRunner(ModelRunner):
                 rows[index].append(logits[at : (at := at + count)])
         for number, each in enumerate(asking):
             logits = self._repeat([chunk for _, chunk in each])
-            logits = logits if number == len(asking) - 1 else logits.clone()  # the next round overwrites them
-            for (index, _), row in zip(each, torch.split(logits, 1), strict=True):
-                rows[index].append(row)
+            for (index, chunk), row in zip(each, torch.split(logits, 1), strict=True):
+                if chunk.wanted is not Wanted.NONE:  # the next round overwrites them
+                    rows[index].append(row if number == len(asking) - 1 else row.clone())
         if not quiet and len(asking) == 1 and all(chunk.wanted is not Wanted.NONE for chunk in chunks):
             return logits
         kept: list[torch.Tensor] = []

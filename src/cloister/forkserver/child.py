@@ -101,6 +101,8 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     folder = open_folder(Path(preload.path), preload.name)
     parts = SealedParts(weights, device.kernels)
     decoder = load_decoder(folder, parts, device, settings.max_context)
+    if settings.private_layers:
+        decoder.keep_private(settings.private_layers)
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
     preload_redaction()
@@ -117,6 +119,8 @@ def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_d
     except BaseException:  # nothing may return into the fork server's code, and nothing is printed
         pass
     finally:
+        with suppress(BaseException):
+            model.device.finish()
         os._exit(status)
 
 

@@ -25,6 +25,7 @@ from cloister.messages.prompts import (
     write_prompt,
 )
 from cloister.messages.types import SamplingParams
+from cloister.vault.looks import heads_of
 from cloister.vault.process import Vault
 
 PROMPTS: tuple[Prompt, ...] = (
@@ -59,6 +60,8 @@ def rehearse(model: PreloadedModel) -> None:
     if not here:
         return
     runner = ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
+    if model.settings.watch_attention:
+        heads_of(model.decoder, model.reading)
     _play_all(model, runner, [*[(COMPUTED, params) for params in WAYS], (LONGER, WAYS[0])])
 
 

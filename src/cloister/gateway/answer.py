@@ -49,6 +49,7 @@ def padded(events: bytes) -> bytes:
 
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
+_FILTERED = encode("content_filter")
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -83,6 +84,14 @@ def comment(progress: Progress) -> bytes:
     return f": token {progress.token}, layer {progress.layer} of {progress.layers}{estimate}\n\n".encode()
 
 
+Note = dict[str, str] | msgspec.UnsetType
+_STOPPED = {"stopped": "recitation"}
+
+
+def note_of(finish: Finish | None) -> Note:
+    return _STOPPED if finish == "content_filter" else msgspec.UNSET
+
+
 class Reply(ABC):
     id_prefix: str
     chunk_object: str
@@ -113,6 +122,8 @@ class Reply(ABC):
 
     def event(self, index: int, content: bytes, scores: bytes, finish: bytes) -> bytes:
         head, tail = self._choice_head, self._choice_tail
+        if finish == _FILTERED:
+            finish += b',"cloister":' + encode(_STOPPED)
         return b'%b%d,%b,"logprobs":%b,"finish_reason":%b%b' % (head, index, content, scores, finish, tail)
 
     def label(self, token: int) -> str:
@@ -150,6 +161,7 @@ class ChatChoice(msgspec.Struct):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: Finish
+    cloister: Note = msgspec.UNSET
 
 
 class ChatCompletion(msgspec.Struct):
@@ -167,8 +179,10 @@ class ChatReply(Reply):
 
     def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
-            ChatChoice(index, AssistantMessage(delta.text), self._logprobs(delta.scores), delta.finish or "stop")
-            for index, delta in enumerate(deltas)
+            ChatChoice(
+                at, AssistantMessage(new.text), self._logprobs(new.scores), new.finish or "stop", note_of(new.finish)
+            )
+            for at, new in enumerate(deltas)
         ]
         return encode(ChatCompletion(self.id, self.created, self.model, choices, usage))
 
@@ -208,6 +222,7 @@ class CompletionChoice(msgspec.Struct):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Finish
+    cloister: Note = msgspec.UNSET
 
 
 class Completion(msgspec.Struct):
@@ -225,7 +240,7 @@ class CompletionReply(Reply):
 
     def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
-            CompletionChoice(at, new.text, self._logprobs(new.scores), new.finish or "stop")
+            CompletionChoice(at, new.text, self._logprobs(new.scores), new.finish or "stop", note_of(new.finish))
             for at, new in enumerate(deltas)
         ]
         return encode(Completion(self.id, self.created, self.model, choices, usage))

@@ -1,6 +1,7 @@
 """What every endpoint has at hand (`Api`), and what a call asks for: caller, deadline, level of protection, session."""
 
 import asyncio
+import hashlib
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
@@ -12,14 +13,16 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.responses import Response
 
+from cloister.access.spent import tenant_of
+from cloister.access.tokens import SCHEME, token_of
 from cloister.backend.base import Backend
 from cloister.config import GatewaySettings
 from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.metrics import Metrics
 from cloister.keys import KeyRing
-from cloister.levels import LEVELS, OPEN, Level, LevelName, default_of
-from cloister.messages.controller_frontend import KeyEntry
+from cloister.levels import LEVELS, OPEN, PARTITIONED, Decodes, Level, LevelName, Reader, default_of
+from cloister.messages.controller_frontend import ANONYMOUS, KeyEntry
 from cloister.obfuscation.index import Prf, new_secret
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
@@ -30,21 +33,27 @@ _SESSION_NAME = re.compile(SESSION_PATTERN[1:-1])
 
 
 class LevelInfo(msgspec.Struct, frozen=True):
-    """What the page and /v1/models show of one level. `uses_vault`: a vault holds the prompt."""
+    """What the page and /v1/models show of one level. `uses_vault`: a vault holds the prompt. `verified`: how its
+    answers are (`--verify`), or `asked`: those alone that ask for it."""
 
     id: str
     enabled: bool
     provider_sees: str
     uses_vault: bool
     slow: bool
+    verified: str | None
 
 
 class Levels:
-    def __init__(self, offered: Collection[str], why_not: Mapping[LevelName, str] | None = None) -> None:
+    def __init__(
+        self, offered: Collection[str], why_not: Mapping[LevelName, str] | None = None, verify: str = "off"
+    ) -> None:
         self._why_not: dict[str, str] = dict((why_not or {}).items())
+        alone = {Reader.API: "asked" if PARTITIONED in offered else None, Reader.VAULT: verify.replace("off", "asked")}
         self.table = tuple(
-            LevelInfo(one.name, one.name in offered, one.provider_sees, one.uses_vault, one.slow)
+            LevelInfo(one.name, one.name in offered, one.provider_sees, one.uses_vault, one.slow, how)
             for one in LEVELS.values()
+            for how in [alone[one.reader] if one.decodes is Decodes.SERVICE else None]
         )
         self.offered = tuple(info.id for info in self.table if info.enabled)
         self.default = default_of(offered)
@@ -68,6 +77,14 @@ class Levels:
             raise LevelUnavailable(message, param="protection", hint=hint)
         return LEVELS[asked]
 
+    def verified(self, asked: Level) -> Level:
+        """The way of an answer that a vault verifies: it reads the whole prompt, so the service need not."""
+        if asked.uses_vault:
+            return asked
+        if PARTITIONED not in self.offered:
+            raise LevelUnavailable("No vault here can verify an answer.", param="verify", hint="Leave it out.")
+        return LEVELS[PARTITIONED]
+
 
 def _one_of(in_body: str | None, in_header: str | None, message: str, param: str) -> str | None:
     if in_body is not None and in_header is not None and in_body != in_header:
@@ -83,12 +100,15 @@ class RequestSession:
     keep: bool
 
     @classmethod
-    def choose(cls, in_body: str | None, in_header: str | None) -> "RequestSession":
+    def choose(cls, in_body: str | None, in_header: str | None, tenant: str = "") -> "RequestSession":
         for named in (in_body, in_header):
             if named is not None:
                 check_session(named)
         message = f"The body names one session and the header {SESSION_HEADER} another."
         name = _one_of(in_body, in_header, message, "session")
+        if name is not None and tenant.startswith(ANONYMOUS):
+            message = "A call that a token pays for belongs to no session: the session would link it with others."
+            raise InvalidRequest(message, param="session", hint="Leave the session out, or send an API key.")
         return cls(secrets.token_urlsafe(24), keep=False) if name is None else cls(name, keep=True)
 
 
@@ -128,6 +148,16 @@ def api_of(request: Request) -> Api:
     return api
 
 
+async def _paying_caller(request: Request, credentials: Credentials) -> KeyEntry:
+    """A key's owner; or, for an anonymous token that is spent now, a tenant of this one call."""
+    given = request.headers.get("authorization", "")
+    if not given.lower().startswith(f"{SCHEME.lower()} "):
+        return caller_of(request, credentials)
+    token = token_of(given)
+    await api_of(request).backend.spend(token.encode())
+    return KeyEntry(hashlib.sha256(token.nonce).digest(), tenant_of(token))
+
+
 def caller_of(request: Request, credentials: Credentials) -> KeyEntry:
     return api_of(request).keys.caller(credentials.credentials if credentials else None)
 
@@ -151,7 +181,8 @@ def _level_and_session(headers: Iterable[tuple[str, str]]) -> tuple[str | None, 
 
 async def _context(request: Request, credentials: Credentials) -> CallContext:
     deadline = asyncio.get_running_loop().time() + api_of(request).settings.request_timeout_s
-    return CallContext(caller_of(request, credentials), deadline, *_level_and_session(request.headers.items()))
+    level_and_session = _level_and_session(request.headers.items())  # a token is not spent on a mistake in these
+    return CallContext(await _paying_caller(request, credentials), deadline, *level_and_session)
 
 
 Call = Annotated[CallContext, Depends(_context)]

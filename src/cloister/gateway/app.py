@@ -93,7 +93,7 @@ def create_api(
 
     text = "An OpenAI-compatible API for private serving of language models."
     app = FastAPI(title="Cloister", description=text, version=__version__, lifespan=lifespan, **BARE)
-    levels = Levels(backend.ready.levels, backend.ready.why_not)
+    levels = Levels(backend.ready.levels, backend.ready.why_not, backend.ready.verify)
     app.state.prompts = prompts
     app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics)
     app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)

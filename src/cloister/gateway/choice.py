@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from cloister.errors import ServiceUnavailable
 from cloister.messages.generation import Progress, Tokens
@@ -74,7 +74,7 @@ class StopWatch:
         return rest
 
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "content_filter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Choice:
             raise ServiceUnavailable("The service ended the request.", hint="Try again.")
         rest = self._stream.finish()
         # A text that the limit cut may end within a character, which is not shown.
-        self._decode(rest.rstrip(REPLACEMENT) if finish == "length" else rest)
+        self._decode(rest if finish == "stop" else rest.rstrip(REPLACEMENT))
         if self.finish is not None:
             return
         if self._watch is not None:
@@ -185,7 +185,7 @@ class Choice:
         if self._scores is not None:
             self._scores += self._unreleased
             self._unreleased.clear()
-        self.finish = "stop" if finish == "stop" else "length"
+        self.finish = cast(Finish, finish)
 
     def _echo(self, echo: Echo, scores: list[TokenLogprob] | None) -> None:
         self._echo_due, self._echo_scores = None, []

@@ -89,10 +89,11 @@ async def completions(request: Request, call: Call) -> Response:
 async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> Answer:
     api = api_of(request)
     body = _body(await read_body(request, api.settings), endpoint, sealed_request_of(request), api.model)
-    level = api.levels.choose(body.protection, call.protection)
+    asked = api.levels.choose(body.protection, call.protection)
+    level = api.levels.verified(asked) if body.verify else asked
     level.refuse(body.requested, logits=body.mpc_reveal == "logits")
-    prompts = prompts_of(getattr(body, endpoint.field), endpoint.field, level, sealed_request_of(request))
-    session = RequestSession.choose(body.session, call.session)
+    prompts = prompts_of(getattr(body, endpoint.field), endpoint.field, asked, sealed_request_of(request))
+    session = RequestSession.choose(body.session, call.session, call.caller.tenant)
     if len(prompts) > 1:
         level.refuse({"prompt"} if level.obfuscates else ())
     if (body.n or 1) * len(prompts) > MAX_CHOICES:
@@ -103,7 +104,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     choices: list[Choice] = []
     jobs: list[Job] = []
     for number, prompt in enumerate(prompts):
-        job = await _job(request, prompt, level, session, call.caller.trust_group, body.cache_salt or "", hiding)
+        job = await _job(request, prompt, level, session, call.caller.trust_group, body, hiding)
         params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
         echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
         seeds = [choice_seed(body.seed, which, drawn=not level.uses_vault) for which in range(body.n or 1)]
@@ -112,10 +113,10 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
             choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo))
             jobs.append(job)
     reply = endpoint.reply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
-    watched = WatchedAnswer(reply.id, tenant, level.name)
+    watched = WatchedAnswer(reply.id, tenant, asked.name)
     winnow = None if hiding is None else hiding.winnow
     generation = Generation(api.backend, watched, choices, jobs, api.watched, api.metrics, winnow)
-    headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
+    headers = {LEVEL_HEADER: asked.name, **({SESSION_HEADER: session.name} if session.keep else {})}
     if hiding is not None:
         headers[SUBSTITUTES_HEADER] = "kept" if session.keep else "fresh"
     if not body.stream:
@@ -142,9 +143,10 @@ async def _job(
     level: Level,
     session: RequestSession,
     group: str,
-    salt: str,
+    body: Body,
     hiding: "Hiding | None",
 ) -> Job:
+    salt = body.cache_salt or ""
     if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
         reader: PromptReader = request.app.state.prompts
         read = await reader.read(prompt)
@@ -159,8 +161,8 @@ async def _job(
     else:
         unread = write_prompt(prompt if hiding is None else hiding.hide(prompt))
         check_size(len(unread))
-    obfuscation = None if hiding is None else hiding.params
-    return VaultJob(cast(PrivateLevel, level.name), session.name, session.keep, unread, group, salt, obfuscation)
+    obfuscation, named = None if hiding is None else hiding.params, (session.name, session.keep)
+    return VaultJob(cast(PrivateLevel, level.name), *named, unread, group, salt, obfuscation, bool(body.verify))
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,7 @@ def _params(api: Api, body: Body, level: Level, job: Job, default_tokens: int) -
         logit_bias=bias,
         stop_tokens=() if body.ignore_eos else api.tokenizer.stop_tokens,
         mpc_reveal=body.mpc_reveal or "token",
+        stop_recitation=bool(body.stop_recitation),
     )
 
 

@@ -86,7 +86,10 @@ def error_response(error: Exception) -> Response:
 
 
 async def handle_cloister_error(request: Request, error: Exception) -> Response:
-    return error_response(error)
+    response = error_response(error)
+    if response.status_code == 401 and (challenge := request.app.state.api.backend.ready.token_challenge):
+        response.headers.append("WWW-Authenticate", challenge)
+    return response
 
 
 async def handle_http_error(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,16 +12,27 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from cloister.backend.base import Carrier, SealedAnswer
-from cloister.backend.client import ControllerClient
+from cloister.backend.client import Answer, ControllerClient
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.gateway import sealed
+from cloister.gateway import oblivious, sealed
 from cloister.gateway.app import create_app
 from cloister.gateway.guard import Guard
+from cloister.gateway.oblivious import Oblivious
 from cloister.gateway.server import serve as serve_http
 from cloister.keys import KeyRing
 from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart
-from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening, Sealed, ToGateway
+from cloister.messages.controller_gateway import (
+    AskEvidence,
+    AskKeyConfigurations,
+    Evidence,
+    ExchangeOpened,
+    KeyConfigurations,
+    Listening,
+    OpenExchange,
+    Sealed,
+    ToGateway,
+)
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised, start_failed
 from cloister.models.source import open_folder
@@ -31,6 +43,9 @@ REPORT_TAKEN_BYTES = 1 << 16
 """Less than the sealed API's window (sealed_api.exchange.WINDOW_BYTES), so that it rarely waits for this report."""
 
 
+_ASKED = (Evidence, ExchangeOpened, KeyConfigurations)
+
+
 class GatewayClient(ControllerClient, Carrier):
     receives = ToGateway
 
@@ -39,12 +54,21 @@ class GatewayClient(ControllerClient, Carrier):
         super().__init__(reader, writer)
 
     async def evidence(self, nonce: bytes, since: int) -> bytes:
+        return (await self._ask(Evidence, lambda number: AskEvidence(number, nonce, since))).document
+
+    async def open_exchange(self, header: bytes, *, chunked: bool) -> ExchangeOpened:
+        return await self._ask(ExchangeOpened, lambda number: OpenExchange(number, header, chunked))
+
+    async def key_configurations(self) -> bytes:
+        return (await self._ask(KeyConfigurations, AskKeyConfigurations)).document
+
+    async def _ask(self, kind: type[Answer], question: Callable[[int], msgspec.Struct]) -> Answer:
         request_id = next(self._ids)
-        self.send(AskEvidence(request_id, nonce, since))
+        self.send(question(request_id))
         try:
-            return (await self._answer(Evidence, request_id)).document
+            return await self._answer(kind, request_id)
         finally:
-            self._awaited.pop((Evidence, request_id), None)
+            self._awaited.pop((kind, request_id), None)
 
     def carry(self, envelope: bytes) -> "CarriedAnswer":
         request_id = next(self._ids)
@@ -60,11 +84,11 @@ class GatewayClient(ControllerClient, Carrier):
             case SealedPart():
                 if answer := self._sealed.get(message.request_id):
                     answer.put(message)
-            case Evidence():
-                self._answered(Evidence, message.request_id, message)
+            case Evidence() | ExchangeOpened() | KeyConfigurations():
+                self._answered(type(message), message.request_id, message)
             case Failed() if answer := self._sealed.get(message.request_id):
                 answer.put(raised(message))
-            case Failed() if self._answered(Evidence, message.request_id, raised(message)):
+            case Failed() if any(self._answered(kind, message.request_id, raised(message)) for kind in _ASKED):
                 pass
             case _:
                 super()._dispatch(message)
@@ -121,15 +145,24 @@ class CarriedAnswer(SealedAnswer):
 
 
 class SealedFirst:
-    """A short cut for sealed requests past the router, which would take as long as the answer; the same Guard."""
+    """A short cut for sealed requests past the router, which would take as long as the answer; the same Guard. What
+    oblivious requests hold comes back here."""
 
     def __init__(self, app: FastAPI) -> None:
         api = app.state.api
         self._app = app
         self._guarded = Guard(sealed.answer_sealed, api.metrics, local_only=api.settings.keys_file is None)
+        self._oblivious = Oblivious(self.inside, app)
         self._route = next(route for route in sealed.router.routes if getattr(route, "path", None) == sealed.PATH)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in oblivious.PATHS:
+            await self._oblivious(scope, receive, send)
+        else:
+            await self.inside(scope, receive, send)
+
+    async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """All but the oblivious gateway resource."""
         if scope["type"] == "http" and scope["path"] == sealed.PATH and scope["method"] == "POST":
             scope["app"], scope["route"] = self._app, self._route
             await self._guarded(scope, receive, send)

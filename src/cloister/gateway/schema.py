@@ -161,6 +161,12 @@ class GenerationRequest(Given):
         description="at 'mpc': what each step reveals to the MPC client; default 'token'. 'logits' allows top_p etc.",
     )
     obfuscation: ObfuscationOptions | None = Field(default=None, description="at 'obfuscated': how secrets are hidden")
+    stop_recitation: bool | None = Field(
+        default=None, description="at 'partitioned': the vault ends an answer that recites its system prompt"
+    )
+    verify: bool | None = Field(
+        default=None, description="tokens leave when a vault that read the prompt computed the same; not at 'mpc'"
+    )
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
     def refuse_unknown(self) -> None:
@@ -181,6 +187,7 @@ class GenerationRequest(Given):
         """The fields in use that not every level serves (levels.Refusal)."""
         off = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "repetition_penalty": (None, 1)}
         off |= {"mpc_reveal": (None,), "obfuscation": (None,), "n": (None, 1)}
+        off |= {"stop_recitation": (None, False), "verify": (None, False)}
         return {name for name, values in off.items() if getattr(self, name) not in values}
 
     @property

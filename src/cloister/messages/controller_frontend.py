@@ -24,6 +24,8 @@ from cloister.messages.types import (
 )
 
 MAX_PART_BYTES = 1 << 18
+ANONYMOUS = "token-"
+"""So begins the name of a tenant that is one call, paid for with a token; no API key's tenant has such a name."""
 
 
 class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +57,18 @@ class AdmitKeys(Message, frozen=True):
     keys: KeyEntries
 
 
+class SpendToken(RequestMessage, frozen=True):
+    """Frontend → controller: this anonymous token pays for a call. TokenSettled follows."""
+
+    token: Annotated[bytes, Meta(max_length=1024)]
+
+
+class TokenSettled(RequestMessage, frozen=True):
+    """Controller → frontend: the token is on the disk as spent, or `refused` says why it does not count."""
+
+    refused: Failed | None = None
+
+
 class Serving(Ready, frozen=True):
     """Controller → frontend, once. `quantised`: the grid of first tokens, in ms; `why_not`: with a next step."""
 
@@ -62,6 +76,8 @@ class Serving(Ready, frozen=True):
     missing_layers: tuple[str, ...] = ()
     quantised: dict[LevelName, Annotated[int, Meta(ge=1, le=60_000)]] = field(default_factory=dict)
     why_not: dict[LevelName, Annotated[str, Meta(max_length=1024)]] = field(default_factory=dict)
+    verify: Annotated[str, Meta(max_length=32)] = "off"
+    token_challenge: Annotated[str, Meta(max_length=1024)] = ""  # for WWW-Authenticate; empty: no tokens are taken
 
 
 class Ask(RequestMessage, frozen=True):
@@ -78,6 +94,7 @@ class Ask(RequestMessage, frozen=True):
     also: ExtraAnswers = ()
     salt: Salt = ""
     obfuscation: ObfuscationParams | None = None
+    verify: bool = False
 
 
 class SubmitTokens(RequestMessage, frozen=True):
@@ -144,5 +161,5 @@ class CancelSealed(RequestMessage, frozen=True):
     """Gateway → controller → sealed API: the sealed answer is not wanted. Unknown numbers are ignored."""
 
 
-ToFrontend = StartFrontend | AdmitKeys | Serving | Ping | Accepted | Tokens | Failed | Stats | View
-FromFrontend = StartFailed | Pong | SubmitTokens | Cancel | AskStats | AskView | EndSession
+ToFrontend = StartFrontend | AdmitKeys | Serving | Ping | Accepted | Tokens | Failed | Stats | View | TokenSettled
+FromFrontend = StartFailed | Pong | SubmitTokens | Cancel | AskStats | AskView | EndSession | SpendToken

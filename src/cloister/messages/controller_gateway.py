@@ -22,6 +22,31 @@ class Sealed(RequestMessage, frozen=True):
     envelope: Annotated[bytes, Meta(max_length=MAX_SEALED_BYTES)]
 
 
+class OpenExchange(RequestMessage, frozen=True):
+    """Gateway → controller: the header of an oblivious request (RFC 9458). The reply is ExchangeOpened or Failed."""
+
+    header: Annotated[bytes, Meta(min_length=39, max_length=39)]
+    chunked: bool
+
+
+class ExchangeOpened(RequestMessage, frozen=True):
+    """Controller → gateway: the keys of this one exchange. What is in it mostly is a sealed request."""
+
+    request_key: Annotated[bytes, Meta(max_length=32)]
+    base_nonce: Annotated[bytes, Meta(max_length=12)]
+    response_secret: Annotated[bytes, Meta(max_length=32)]
+
+
+class AskKeyConfigurations(RequestMessage, frozen=True):
+    """Gateway → controller: which key does an oblivious request need now?"""
+
+
+class KeyConfigurations(RequestMessage, frozen=True):
+    """Controller → gateway: a document of type application/ohttp-keys."""
+
+    document: Annotated[bytes, Meta(max_length=1024)]
+
+
 class AskEvidence(RequestMessage, frozen=True):
     """Gateway → controller: evidence over this nonce, for a client that saw a log of `since` entries last."""
 
@@ -35,5 +60,6 @@ class Evidence(RequestMessage, frozen=True):
     document: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
-FromGateway = FromFrontend | Listening | Ask | Sealed | BytesTaken | CancelSealed | AskEvidence
-ToGateway = ToFrontend | SealedPart | Evidence
+_Questions = AskEvidence | OpenExchange | AskKeyConfigurations
+FromGateway = FromFrontend | Listening | Ask | Sealed | BytesTaken | CancelSealed | _Questions
+ToGateway = ToFrontend | SealedPart | Evidence | ExchangeOpened | KeyConfigurations

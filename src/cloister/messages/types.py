@@ -23,7 +23,7 @@ Salt = Annotated[str, Meta(max_length=256)]
 Group = Annotated[str, Meta(max_length=256)]  # of tenants that trust each other; empty: none
 # How the model's own chat template begins a prompt; no user wrote them.
 Openings = Annotated[tuple[Annotated[str, Meta(max_length=MAX_OPENING)], ...], Meta(max_length=16)]
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "content_filter", "cancelled"]
 Revealed = Literal["token", "logits"]
 Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
 
@@ -51,7 +51,7 @@ class RequestMessage(Message, frozen=True):
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     """temperature 0 is greedy; top_k 0 and top_p 1 are off. Token t's draw depends on `seed` and t alone; None is drawn
     by the process that reads the prompt. `logprobs`: alternatives beside the chosen token (0: it only). `mpc_reveal`:
-    what is opened to the prompt's holder."""
+    what is opened to the prompt's holder. `stop_recitation`: see vault.recitation."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
@@ -69,6 +69,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     )
     stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
     mpc_reveal: Revealed = "token"
+    stop_recitation: bool = False
 
     def seeded(self, seed: int | None) -> Self:
         """Drawn here, if the request named none."""
@@ -92,6 +93,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
             "logprobs": self.logprobs is not None,
             "prompt_logprobs": self.prompt_logprobs is not None,
             "mpc_reveal": self.mpc_reveal != "token",
+            "stop_recitation": self.stop_recitation,
         }
         return {name for name, requested in used.items() if requested}
 

@@ -10,7 +10,7 @@ import torch
 from cloister.compute.base import AttentionShape, Device, Kernels, KVCache, LinkAsker
 from cloister.compute.layer import Gate, Packed, interleave_gate
 from cloister.compute.layout import Batch
-from cloister.errors import CloisterError, ModelCorrupt, ModelUnsupported, where_raised
+from cloister.errors import CloisterError, ModelCorrupt, ModelUnsupported, SetupError, where_raised
 
 UNUSED = (r"rotary_emb\.inv_freq$",)  # old files hold these angles; models compute them
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -35,6 +35,13 @@ class Decoder(AttentionShape, ABC):
     @abstractmethod
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [rows, vocabulary] of the given hidden states, fp32."""
+
+    def keep_private(self, layers: int) -> None:
+        """From now on only vaults compute the first `layers` layers of answers to their prompts."""
+        raise SetupError(
+            f"Models of the architecture {self.architecture!r} are served without private layers.",
+            hint="Leave out --private-layers.",
+        )
 
     def check(self) -> None:
         """Compute a little and raise ModelUnsupported if the results are not the model's own."""

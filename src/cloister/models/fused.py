@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker, Step
-from cloister.compute.layer import Angles, Gate, Layer, LayerShape, Packed
+from cloister.compute.layer import Angles, Beginning, Gate, Layer, LayerShape, Packed
 from cloister.compute.layout import Batch
-from cloister.errors import ModelCorrupt, ModelUnsupported
+from cloister.errors import ModelCorrupt, ModelUnsupported, SetupError
 from cloister.models.decoder import Decoder, Parts, check_leftover, refused
 from cloister.models.source import Config
 
@@ -53,6 +53,10 @@ class Rotary:
         further = self.rotation(rotations)
         return Angles(self._cosine[positions], self._sine[positions], *further)
 
+    @property
+    def all(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._cosine, self._sine
+
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines that rotate a rotated vector further by these distances."""
         return self._rotation_cosine[positions], self._rotation_sine[positions]
@@ -90,10 +94,32 @@ class FusedDecoder(Decoder):
         self.windows = [layer.shape.window for layer in self._layers]
 
     def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
-        kernels, angles = self.kernels, self._rotary.at(batch.positions, batch.rotations)
-        x = kernels.embed(self._embedding, batch.tokens)
-        kernels.run_layers(self._layers, x, Step(batch, cache, angles, asker))
+        x = self.kernels.embed(self._embedding, batch.tokens)
+        step = Step(batch, cache, self._rotary.at(batch.positions, batch.rotations), asker)
+        if self.beginning is None or not batch.remotes:
+            self.kernels.run_layers(self._layers, x, step)
+            return x
+        here, places = batch.here()
+        if here.rows:
+            rows, angles = x[places], self._rotary.at(here.positions, here.rotations)
+            self.kernels.run_layers(self.beginning.layers, rows, Step(here, cache, angles))
+            x[places] = rows
+            rows.zero_()
+        self.kernels.take_starts(x, step)
+        self.kernels.run_layers(self._behind, x, step)
         return x
+
+    def keep_private(self, layers: int) -> None:
+        """One hidden state must fit where a link has room for the contribution to one row of attention."""
+        room = self.heads * (self.cache_shape.dim + 2)
+        if not self.kernels.takes_starts or self._embedding.k > room or self.device.partition_refusal(self):
+            super().keep_private(layers)
+        if layers >= len(self._layers):
+            raise SetupError(
+                f"The model has {len(self._layers)} layers: fewer can be private.", hint="Lower --private-layers."
+            )
+        self.private_layers, self._behind = layers, self._layers[layers:]
+        self.beginning = Beginning(self._embedding, self._layers[:layers], *self._rotary.all)
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
         cosine, sine = self._rotary.rotation(torch.tensor([distance]))

@@ -64,7 +64,9 @@ def find_model(reference: str | None) -> ModelFolder:
 
 
 def open_folder(path: Path, name: str) -> ModelFolder:
-    """Check that the folder is a model's and not quantised; if we converted it, that its bytes are as we left them."""
+    """Check that the folder is a model's and not quantised; if we converted it, that its files are as we left them.
+
+    `open_weights` checks the weights: they are large, and few processes read them."""
     try:
         config = json.loads((path / "config.json").read_bytes())
     except FileNotFoundError:
@@ -76,7 +78,7 @@ def open_folder(path: Path, name: str) -> ModelFolder:
         raise ModelUnsupported(f"{path / 'config.json'} does not say what kind of model it is (model_type).")
     _refuse_quantised(path, config)
     if (manifest := read_manifest(path)) is not None:
-        check_files(path, manifest)
+        check_files(path, manifest, weights=False)
     return ModelFolder(name, path, config)
 
 
@@ -186,7 +188,8 @@ def _known(path: Path, *, default: bool, verify: bool) -> KnownModel:
     try:
         manifest = read_manifest(path)
         if manifest is not None and verify:
-            check_files(path, manifest)
+            for weights in (False, True):
+                check_files(path, manifest, weights=weights)
     except ModelCorrupt:
         manifest = None
     if manifest is None:

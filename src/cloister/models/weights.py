@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from cloister.errors import ModelCorrupt, ModelNotFound
+from cloister.models.convert import check_files, read_manifest
 from cloister.models.source import ModelFolder
 
 SINGLE_FILE = "model.safetensors"
@@ -67,7 +68,9 @@ class ShardWriter:
 
 
 def open_weights(folder: ModelFolder) -> dict[str, torch.Tensor]:
-    """Views of the mapped files, nothing copied."""
+    """Views of the mapped files, nothing copied; ModelCorrupt if we converted them and they changed since."""
+    if (manifest := read_manifest(folder.path)) is not None:
+        check_files(folder.path, manifest, weights=True)
     index, single = folder.path / INDEX_FILE, folder.path / SINGLE_FILE
     if not index.is_file():
         if not single.is_file():

@@ -1,14 +1,14 @@
 """λ fakes drawn so that the real value is exchangeable with them under the model that draws (flatness, as of decoys).
 
-A pool is a cell of a fixed partition; its values, the likeliest first, are cut into bands, not knowing the real one. In
-a band a design draws sets of λ+1 values: the one of most entropy (conditional Poisson sampling) in which each value is
-included with a probability π_i ∝ p_i, the model's. A secret key draws from the design, given that the real value is
-included: P(T | i real) = P(T) / π_i. So the posterior p_i P(T | i) is the same for every i of T: chance. Where a value
-has more than its share, p_i > 1/(λ+1), π_i is at most 1 and no draw can hide it, as the posterior shows. For an
-adversary with any other prior q the posterior is ∝ q_i / π_i.
+A pool is a cell of a fixed partition; its values, the likeliest first, are cut into bands, not knowing the real one:
+each of a band would have found this band. In a band a design draws sets of λ+1 values: the one of most entropy
+(conditional Poisson sampling) in which each value is included with a probability π_i ∝ p_i, the model's. A secret key
+draws from the design, given that the real value is included: P(T | i real) = P(T) / π_i. So the posterior p_i P(T | i)
+is the same for every i of T: chance. Where a value has more than its share, p_i > 1/(λ+1), π_i is at most 1 and no draw
+can hide it, as the posterior shows. For an adversary with any other prior q the posterior is ∝ q_i / π_i.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,33 @@ def band_with(real: int, scores: Sequence[float], size: int) -> list[int]:
     ends = [(at + 1) * len(ranked) // count for at in range(count)]
     number = next(at for at, end in enumerate(ends) if rank < end)
     return ranked[ends[number - 1] if number else 0 : ends[number]]
+
+
+def bands_apart(scores: Sequence[float], words: Sequence[Collection[str]], size: int) -> list[list[int]]:
+    """As `band_with`, all of them, where no word is in two items of a band: an item, the likeliest first, goes to the
+    first band that has room and none of its words. What is left in bands that never fill joins full ones."""
+    full: list[tuple[list[int], set[str]]] = []
+    filling: list[tuple[list[int], set[str]]] = []
+    for at in sorted(range(len(scores)), key=lambda at: (-scores[at], at)):
+        band = next((one for one in filling if one[1].isdisjoint(words[at])), None)
+        if band is None:
+            filling.append(band := ([], set()))
+        band[0].append(at)
+        band[1].update(words[at])
+        if len(band[0]) == size:
+            filling.remove(band)
+            full.append(band)
+    short = []
+    for at in (at for band, _ in filling for at in band):
+        fitting = [one for one in full if len(one[0]) < 2 * size and one[1].isdisjoint(words[at])]
+        if not fitting:
+            short.append(at)
+            continue
+        band = min(fitting, key=lambda one: abs(scores[one[0][-1]] - scores[at]))
+        band[0].append(at)
+        band[1].update(words[at])
+    own = [[at for at in band if at in {*short}] for band, _ in filling]
+    return [*(band for band, _ in full), *filter(None, own)]
 
 
 @dataclass(frozen=True, slots=True)

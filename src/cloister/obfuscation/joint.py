@@ -67,7 +67,10 @@ def groups_of(
         mails = addresses.get(place, ())
         if pool is not None and mails:
             pool = _with_addresses([entity, *(entities[at] for at in mails)], values, around[place].most)
-        groups.append(Group((place, *mails), pool, "" if found is None else found.kind))
+        places = sorted((place, *mails))
+        if pool is not None and mails:
+            pool = tuple(tuple(dict(zip((place, *mails), row, strict=True))[at] for at in places) for row in pool)
+        groups.append(Group(tuple(places), pool, "" if found is None else found.kind))
     return groups
 
 

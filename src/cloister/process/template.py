@@ -1,6 +1,7 @@
 """`python -m cloister.process.template FD ENTRY…` loads entries' code once and forks them, without a user's data. An
 entry has `ROLE`, `main(control)`, perhaps `CODE` (what `main` imports) and `load()`."""
 
+import gc
 import os
 import socket
 import sys
@@ -25,9 +26,11 @@ _ABOVE_ALL_USED = 1 << 9
 def main(control: socket.socket, entries: list[str]) -> None:
     check_freed_memory()  # here, once for all children
     os.environ.update(ONE_THREAD)
+    gc.disable()  # what imports make stays
     loaded = {entry: load(entry) for entry in entries}
     interpreter.check_loaded()
     prepare_to_fork("template")
+    gc.enable()
     orders: BlockingEndpoint[ToTemplate] = BlockingEndpoint(control, ToTemplate)
     us = os.getpid()
 

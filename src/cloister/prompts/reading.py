@@ -101,6 +101,16 @@ class PromptReading:
             return self._text(prompt)
         return self._checked(prompt.tokens, None, "prompt")
 
+    def system_span(self, prompt: ChatPrompt, tokens: Sequence[int]) -> tuple[int, int]:
+        """Where system messages are in a chat's tokens: there they differ from those of a chat with other ones."""
+        roles = [_ROLES.get(turn.role, turn.role) for turn in prompt.messages]
+        texts = [Marked.of(turn.content, public=turn.public, param="messages").text for turn in prompt.messages]
+        other = free_mark(texts)
+        twins = [other if role == "system" else text for role, text in zip(roles, texts, strict=True)]
+        rest = self._tokenizer.render_chat(_messages(roles, twins))
+        start = shared_length(tokens, rest)
+        return start, max(start, len(tokens) - shared_length(tokens[::-1], rest[::-1]))
+
     def _chat(self, turns: Sequence[PromptMessage]) -> ReadPrompt:
         contents = [Marked.of(turn.content, public=turn.public, param="messages") for turn in turns]
         self._check_length([content.text for content in contents], "messages")

@@ -222,6 +222,7 @@ def _checked(manifest: Manifest) -> Manifest:
 _RELEASE = re.compile(
     r"cloister release\n([0-9A-Za-z][0-9A-Za-z.+!-]{0,63})\nsha256:([0-9a-f]{64})\n(?:expires (\d{4}-\d\d-\d\d)\n)?"
 )
+_CLOUD = re.compile(r"cloister cloud\nsha256:([0-9a-f]{64})\n")
 _REVOCATION = re.compile(r"cloister revocation\nsha256:([0-9a-f]{64})\n")
 
 
@@ -246,11 +247,21 @@ class Revoked:
         return f"cloister revocation\nsha256:{self.measurement.hex()}\n".encode()
 
 
+@dataclass(frozen=True)
+class CloudListed:
+    """From here on the cloud is the one that this document lists: its nodes and the keys of its tokens."""
+
+    digest: bytes
+
+    def encoded(self) -> bytes:
+        return f"cloister cloud\nsha256:{self.digest.hex()}\n".encode()
+
+
 def entry_of(manifest: bytes, expires: date | None = None) -> bytes:
     return Published(read_manifest(manifest).version, measurement(manifest), expires).encoded()
 
 
-def read_entry(entry: bytes) -> Published | Revoked | None:
+def read_entry(entry: bytes) -> Published | Revoked | CloudListed | None:
     try:
         text = entry.decode("ascii")
         if found := _RELEASE.fullmatch(text):
@@ -258,6 +269,8 @@ def read_entry(entry: bytes) -> Published | Revoked | None:
             return Published(found[1], bytes.fromhex(found[2]), last)
         if found := _REVOCATION.fullmatch(text):
             return Revoked(bytes.fromhex(found[1]))
+        if found := _CLOUD.fullmatch(text):
+            return CloudListed(bytes.fromhex(found[1]))
     except ValueError:
         pass
     return None

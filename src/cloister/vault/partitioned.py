@@ -21,6 +21,7 @@ from cloister.messages.controller_vault import FirstToken, Prefilled
 from cloister.messages.types import TokenLogprob
 from cloister.prefix.base import Found, Paging
 from cloister.prefix.radix import RadixCache
+from cloister.vault.answer_blocks import AnswerBlocks
 from cloister.vault.compact import Compact
 
 
@@ -83,8 +84,15 @@ def _shared(one: Sequence, other: Sequence) -> int:
 class Partitioned:
     """First come, first served: one prompt at a time, a chunk at a time."""
 
-    def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory, answerer: LinkAnswerer) -> None:
-        self._runner = runner
+    def __init__(
+        self,
+        runner: Runner,
+        settings: EngineSettings,
+        memory: SessionMemory,
+        answerer: LinkAnswerer,
+        answers: AnswerBlocks | None = None,
+    ) -> None:
+        self._runner, self._answers = runner, answers
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._memory, self._answerer = memory, answerer
         self._reuse = PrefixReuse(memory, BLOCK_TOKENS)
@@ -112,6 +120,9 @@ class Partitioned:
                 param="prompt",
                 hint=f"Shorten the prompt{fewer}, or start the server with more --vault-kv-mib.",
             )
+        if self._answers is not None and not self._answers.ever_hold(prompts.sequences):
+            hint = "Ask for fewer tokens (max_tokens), or start the server with more --vault-kv-mib."
+            raise PromptTooLong("A vault cannot hold an answer so long.", param="max_tokens", hint=hint)
         if len(self._waiting) >= self._most_waiting:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[requests[0].request_id] = prompts
@@ -129,6 +140,8 @@ class Partitioned:
                 self._answerer.withdraw(slot)
             for sequence in prompts.sequences:
                 self._memory.pool.release(sequence.blocks.all)
+                if self._answers is not None:
+                    self._answers.release(sequence)
 
     @property
     def next_request(self) -> int | None:
@@ -203,6 +216,8 @@ class Partitioned:
         sequence = prompts.next
         if sequence.blocks.all:
             return True
+        if self._answers is not None and not self._answers.hold(prompts.sequences):
+            return False
         found, pool = self._reuse.find(sequence), self._memory.pool
         if prompts.compact and prompts.slots:
             found = Found(tuple(prompts.sequences[0].blocks.all[: sequence.layout.blocks(prompts.compact.common)]))
@@ -222,5 +237,7 @@ class Partitioned:
         layout, slot = sequence.layout, self._answerer.free_slot()
         assert slot is not None, "one was free when the prompt's turn came, and only this takes any"
         private = sequence.blocks.all[layout.blocks(layout.public) :]
+        if self._answers is not None:
+            self._answers.begin(sequence, slot, self._answerer)
         self._answerer.expose(slot, private, start=layout.public, end=layout.prompt, rotation=layout.rotation)
         return slot

@@ -29,6 +29,8 @@ from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
+from cloister.vault.answer_blocks import ANSWERS, AnswerBlocks
+from cloister.vault.looks import Watching
 from cloister.vault.obfuscating import Obfuscating
 from cloister.vault.partitioned import Partitioned, SessionMemory
 from cloister.vault.reading import Reader
@@ -48,8 +50,10 @@ def prepare(
 ) -> Vault:
     """All that a sealed process cannot do. The caller closes the descriptors."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
-    cache = decoder.device.vault_cache(decoder.cache_shape, blocks, question_fd)
+    behind = ANSWERS * blocks if settings.private_layers else 0
+    cache = decoder.device.vault_cache(decoder.cache_shape, blocks + behind, question_fd)
     runner = runner_for(decoder, cache)
+    runner.num_blocks = blocks
     if not decoder.device.survives_fork:
         rehearse_sampling(Continuations(decoder, cache, rows=_sampled_rows(decoder)))
         rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))
@@ -96,9 +100,12 @@ class Vault:
         self.memory = SessionMemory()
         few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
         self._isolated, self._chunk = PagedEngine(runner, few, self.memory), settings.chunk_tokens
-        self._partitioned = Partitioned(runner, settings, self.memory, answerer)
+        answers = AnswerBlocks.behind(runner, decoder.private_layers)
+        self._partitioned = Partitioned(runner, settings, self.memory, answerer, answers)
         model, rows = None, _sampled_rows(decoder)
-        self._verifying = Verifying(runner, self.memory, answerer, self._partitioned.exposed, rows)
+        self._watching = Watching(decoder, reading, runner.cache if settings.watch_attention else None)
+        longest, exposed = wire.MAX_CLAIMED if decoder.device.records else 0, self._partitioned.exposed
+        self._verifying = Verifying(runner, self.memory, answerer, exposed, rows, self._watching, longest)
         if runner.cache is not None:
             model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
@@ -146,6 +153,7 @@ class Vault:
             case Cancel(request_id=request_id) | wire.Release(request_id=request_id):
                 self._obfuscating.drop(request_id)
                 self._verifying.drop(request_id)
+                self._watching.answers.pop(request_id, None)
                 self._partitioned.drop(request_id)
                 self._isolated.cancel(request_id)
                 return []
@@ -182,10 +190,12 @@ class Vault:
         if LEVELS[assigned.level].obfuscates:
             return self._hide(assigned.request_id, assigned)
         try:
-            requests = self._reader.read(assigned)
+            requests, system = self._reader.read(assigned)
         except Exception as error:
             return [_failed(request_id, error) for request_id in _request_ids(assigned) if request_id in wanted]
         alone = LEVELS[assigned.level].decodes is Decodes.VAULT
+        if system is not None:
+            self._watching.begin(wanted, system)
         return [self._queue(request, alone=alone) for request in requests if request.request_id in wanted]
 
     def _leave_unread(self, request_id: int) -> bool:

@@ -4,7 +4,7 @@ here and nowhere else; its key is overwritten as soon as it was tried."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -13,10 +13,11 @@ from cloister.engine.base import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong, ProtocolError
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.prompts import LockedPrompt, Prompt
+from cloister.messages.prompts import ChatPrompt, LockedPrompt, Prompt
 from cloister.messages.types import SamplingParams
 from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
+from cloister.vault.recitation import SystemPrompt
 
 if TYPE_CHECKING:
     from cloister.models.decoder import Decoder  # loads torch, which the MPC client does without
@@ -45,6 +46,18 @@ def opened(prompt: bytes | LockedPrompt) -> Prompt:
     return read_given(prompt.field, written)
 
 
+def system_text(prompt: Prompt) -> str:
+    messages = prompt.messages if isinstance(prompt, ChatPrompt) else ()
+    texts = [each.content for each in messages if each.role in ("system", "developer")]
+    if not any(map(str.strip, texts)):
+        raise InvalidRequest(
+            "There is no system message whose recitation could be stopped.",
+            param="stop_recitation",
+            hint="Send a message with the role `system`, or leave the field out.",
+        )
+    return "\n".join(texts)
+
+
 class Reader:
     def __init__(
         self, reading: PromptReading, decoder: Decoder, levels: Collection[str], *, compact: bool = True
@@ -56,11 +69,16 @@ class Reader:
         self._windowed = any(decoder.windows)  # then a key's place in its blocks must be its position
         self._levels = levels
 
-    def read(self, assigned: AssignPrompt) -> list[EngineRequest]:
-        [first] = self.several(assigned, [self.prompt(assigned)])
+    def read(self, assigned: AssignPrompt) -> tuple[list[EngineRequest], SystemPrompt | None]:
+        """`assigned` as requests, and what its answers must not recite, if it asks for that."""
+        prompt, system = self.prompt(assigned), None
+        [first] = self.several(assigned, [prompt])
+        if assigned.params.stop_recitation:
+            text, messages = system_text(prompt), cast(ChatPrompt, prompt)
+            system = SystemPrompt(text, self._reading.system_span(messages, first.prompt))
         replace, params = msgspec.structs.replace, first.params
         others = [(each.request_id, params.seeded(each.seed)) for each in assigned.also]
-        return [first, *(replace(first, request_id=one, params=seeded) for one, seeded in others)]
+        return [first, *(replace(first, request_id=one, params=seeded) for one, seeded in others)], system
 
     def prompt(self, assigned: AssignPrompt) -> Prompt:
         self._check(assigned.params, assigned.level)

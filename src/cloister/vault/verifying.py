@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 
 from cloister.compute.base import LinkAnswerer
 from cloister.compute.layout import Chunk, Wanted
@@ -20,6 +21,7 @@ from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import FinishReason, TokenLogprob
 from cloister.prefix.base import PrefixCache
+from cloister.vault.looks import Watching
 
 LOGITS_BYTES = 16 * 2**20  # of one piece of work
 LEAST_ROWS = 16
@@ -51,7 +53,9 @@ class _Piece:
 
 
 class Verifying:
-    """`exposed`: the sequences of a request that the service may ask about, or None. `sampled_rows`: at once."""
+    """`exposed`: the sequences of a request that the service may ask about, or None. `sampled_rows`: at once.
+    `longest`: claims that one pass takes at least, where logits are in a device's memory. `watching`: answers that end
+    where they recite."""
 
     def __init__(
         self,
@@ -60,17 +64,20 @@ class Verifying:
         answerer: LinkAnswerer,
         exposed: Callable[[int], Exposed | None],
         sampled_rows: int,
+        watching: Watching,
+        longest: int = 0,
     ) -> None:
+        self._watching, self._watched = watching, watching.answers
         self._sampled_rows = sampled_rows
         self._runner, self._memory, self._answerer, self._exposed = runner, memory, answerer, exposed
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
-        self._rows = max(LEAST_ROWS, LOGITS_BYTES // (4 * runner.vocabulary))
+        self._rows = max(LEAST_ROWS, longest, LOGITS_BYTES // (4 * runner.vocabulary))
         self._claims: dict[tuple[int, int], deque[int]] = {}
 
     def claim(self, request_id: int, number: int, tokens: tuple[int, ...]) -> list[Verified]:
         """An answer that ends without another token is verified at once."""
         exposed = self._exposed(request_id)
-        if exposed is None:
+        if exposed is None or (request_id in self._watched and self._watched[request_id].stopped):
             return []  # it ended a moment ago
         if number >= len(exposed) or any(token >= self._runner.vocabulary for token in tokens):
             raise ProtocolError("A claim is of no sequence, or of no token of this model.")
@@ -128,7 +135,11 @@ class Verifying:
         return _Piece(number, *exposed[number], claims)
 
     def _grow(self, piece: _Piece) -> bool:
+        """Nor is there room where the record of what was asked has ended. Queries behind an answer's end deviate."""
         sequence, pool = piece.sequence, self._memory.pool
+        asked, last = self._answerer.asked(piece.slot) or 0, sequence.limit - sequence.prompt_length
+        if self._answerer.recorded < asked <= last:
+            return False
         need = sequence.layout.blocks(sequence.computed + len(piece.claims)) - len(sequence.blocks.all)
         own = pool.allocate(need) if self._memory.make_room(need) else None
         sequence.blocks.all += own or ()
@@ -138,17 +149,20 @@ class Verifying:
         """Whether the service asked what is asked here."""
         chunks: list[Chunk] = []
         rows: list[tuple[int, int]] = []
+        tokens: list[int] = []
         for piece in pieces:
             sequence, piece.first = piece.sequence, len(rows)
             inputs, start = [sequence.tokens[-1], *piece.claims[:-1]], sequence.computed
             blocks = sequence.blocks.all[: sequence.layout.blocks(start + len(inputs))]
             chunks.append(Chunk(inputs, start, blocks, sequence.layout, Wanted.ALL))
             rows += piece.rows()
-        with self._answerer.comparing(rows) as same:
+            tokens += inputs
+        asked = [(piece.sequence.request_id, chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
+        with self._answerer.comparing(rows) as same, self._watching.looking(asked):
             logits = self._runner.forward(chunks)
         self._take(logits, pieces)
         logits.zero_()
-        return same() and not any(map(self._asked_behind_the_end, pieces))
+        return same() and self._answerer.started(rows, tokens) and not any(map(self._asked_behind_the_end, pieces))
 
     def _asked_behind_the_end(self, piece: _Piece) -> bool:
         """There nothing is compared: each query would be one that no answer needs."""
@@ -195,8 +209,23 @@ class Verifying:
         for piece in pieces:
             scores = tuple(score for score in piece.logprobs if score is not None) or None
             last = finish if piece is pieces[-1] else None
-            replies.append(Verified(request_id, tuple(piece.honest), scores, last, piece.number, not same))
+            reply = Verified(request_id, tuple(piece.honest), scores, last, piece.number, not same)
+            replies.append(self._filtered(request_id, exposed, reply))
         return replies
+
+    def _filtered(self, request_id: int, exposed: Exposed, reply: Verified) -> Verified:
+        """Without the chunk in which a watched answer recites, which ends it."""
+        if (watch := self._watched.get(request_id)) is None or not exposed:
+            return reply
+        [(sequence, _)] = exposed
+        answer = sequence.tokens[sequence.prompt_length :]
+        may_leave = watch.judge(answer, ended=sequence.output.finish is not None)
+        if not watch.stopped:
+            return reply
+        self.drop(request_id)
+        kept = max(0, len(reply.tokens) - (len(answer) - may_leave))
+        scores = (reply.logprobs and reply.logprobs[:kept]) or None
+        return replace(reply, tokens=reply.tokens[:kept], logprobs=scores, finish="content_filter")
 
     def _all_verified(self, sequence: Sequence, slot: int) -> bool:
         """Of an answer that ended: the service asked for no more tokens than are computed again."""

@@ -3,7 +3,7 @@
 import typer
 
 from cloister.cli.options import FriendlyGroup
-from cloister_bench.cli.compact import bench_compact
+from cloister_bench.cli.cloud import bench_cloud
 from cloister_bench.cli.detection import bench_detection
 from cloister_bench.cli.gpu import bench_gpu
 from cloister_bench.cli.levels import bench_levels
@@ -28,5 +28,5 @@ bench.command("sharing")(bench_sharing)
 bench.command("sharing-attack")(bench_sharing_attack)
 bench.command("obfuscation")(bench_obfuscation)
 bench.command("privacy")(bench_privacy)
-bench.command("compact")(bench_compact)
+bench.command("cloud")(bench_cloud)
 bench.command("gpu")(bench_gpu)

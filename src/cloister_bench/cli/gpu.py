@@ -33,7 +33,7 @@ def bench_gpu(options: GpuOptions) -> None:
       requests    whole requests at `open` and `partitioned`, without HTTP
       obfuscated  steps of λ+1 prompts for each user, beside λ = 0
       weights     whether a sealed vault can write the weights that all processes read
-      passes      what it costs a vault to compute claimed tokens again, by their number
+      churn       vaults that come and go under load, of more kept sessions than one tenant may keep: none is lost
       verified    decoding of 32 and 64 users by --verify, where their vaults are there already; the shape of Llama-3-8B
       million     a million honest tokens of a small model at `--verify all`, the service killed on the way: no alarm
 
@@ -43,7 +43,7 @@ def bench_gpu(options: GpuOptions) -> None:
 
       cloister bench gpu --parts check,steps --minutes 7 --json gpu.json
 
-      cloister bench gpu --parts passes,verified,million --like FOLDER --minutes 12 --json verify.json
+      cloister bench gpu --parts churn,verified,million --like FOLDER --minutes 12 --json verify.json
     """
     from cloister.compute.gpu.find import refusal
     from cloister_bench.gpu.run import FIGURES, Bench, Plan, Results, commands, tables

@@ -49,7 +49,8 @@ class ObfuscationOptions(Output):
 @settings_command(ObfuscationOptions)
 def bench_obfuscation(options: ObfuscationOptions) -> None:
     """Measure prompt obfuscation: who finds the real prompt among λ others, by category, method and adversary; what one
-    secret sent again gives away; ten examples; what decoding λ+1 prompts costs a server that this command starts.
+    secret sent again gives away; ten examples; curves against λ, ε and the sampling model; what decoding λ+1 prompts
+    costs a server that this command starts.
 
     Secrets are those of a fixed rule. Seconds are this machine's, with whatever else it does.
 
@@ -61,6 +62,7 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
 
       cloister bench obfuscation --methods exchangeable --answers answers.json --key key.json
     """
+    from cloister_bench.obfuscation.curves import FIGURES
     from cloister_bench.obfuscation.decoding import Server
     from cloister_bench.obfuscation.reader import export_cases, score_answers
     from cloister_bench.obfuscation.run import Bench
@@ -91,7 +93,7 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
                 count = export_cases(found, options.export_cases, options.export, options.key)
                 typer.echo(f"{count} cases are in {options.export}, their key in {options.key}.", err=True)
 
-    measure_suite(results, measure, options, tables, {})
+    measure_suite(results, measure, options, tables, FIGURES)
     raise_if_failed(results)
     if results.skipped:
         typer.echo(f"Left out: {'; '.join(results.skipped)}.", err=True)
@@ -99,25 +101,27 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
 
 def _material(options: ObfuscationOptions, plan: Plan) -> "Material":
     from cloister.local_sampling import LocalModel
+    from cloister.obfuscation.language_model import TokenShapes
     from cloister_bench.obfuscation.adversaries import Adversaries, Letters, reader_of
+    from cloister_bench.obfuscation.curves import Sampling
     from cloister_bench.obfuscation.methods import Remembered, new_methods
     from cloister_bench.obfuscation.run import Material
     from cloister_bench.obfuscation.texts import common_words, one_secret, other_notes, several_secrets
     from cloister_bench.obfuscation.word_lists import WordLists
 
-    most = max(plan.trials.values())
-    model = LocalModel(options.sampling_model)
-    other = None if options.other_model is None else LocalModel(options.other_model)
-    words, remembered = common_words(options.shared), Remembered(model.continuations)
-    adversaries = Adversaries(
-        reader_of(remembered, model.tokenizer),
-        Letters(other_notes(options.shared)),
-        WordLists(options.lists, words),
-        None if other is None else reader_of(other.continuations, other.tokenizer),
-    )
+    most, words = max(plan.trials.values()), common_words(options.shared)
+    samplers = []
+    for name in (options.sampling_model, options.other_model)[: 1 if options.other_model is None else 2]:
+        model = LocalModel(name, lambda_max=512)
+        held, shapes = Remembered(model.continuations), TokenShapes(model.tokenizer, model.continuations.vocabulary)
+        samplers.append(Sampling(model.name, held, model.tokenizer, shapes, reader_of(held, model.tokenizer)))
+    first, *others = samplers
+    second = others[0].read if others else None
+    adversaries = Adversaries(first.read, Letters(other_notes(options.shared)), WordLists(options.lists, words), second)
     return Material(
-        new_methods(remembered, model.tokenizer, words, plan.fakes),
+        new_methods(first.model, first.tokenizer, words, plan.fakes),
         one_secret(options.shared, most),
         several_secrets(options.shared, most),
         adversaries,
+        samplers,
     )

@@ -1,5 +1,6 @@
 """`cloister bench privacy`: what our best attackers get at each level, each beside a baseline that must succeed."""
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,10 @@ class PrivacyOptions(Output):
     obfuscation: Path = option(
         Path("docs/bench/obfuscation.json"), "The distinguisher's document, by `bench obfuscation`.", metavar="FILE"
     )
-    streams: int | None = option(None, "Answers to record for traffic analysis.", ge=20, show_default="320")
+    data: Path = option(Path("data"), "Public prompts: a folder with injection/ and chat/.", metavar="FOLDER")
+    texts: Path | None = option(
+        None, "Prompts, as lines of JSON: text, and for traffic topic (0 or 1) and group.", metavar="FILE"
+    )
     seed: int = option(1, "What is drawn is drawn from this.")
     quick: bool = option(False, "Few and short: to see that it works.")
 
@@ -28,13 +32,12 @@ class PrivacyOptions(Output):
 def bench_privacy(options: PrivacyOptions) -> None:
     """Attack this node's levels as a provider, a tenant or an observer would, with the model's own weights.
 
-    Prompts are reconstructed from attention contributions at several layers, guessed from answers, timed in the cache,
-    found among made-up ones, and their topics in the sizes and moments of streams. Each attack has a baseline that
-    must succeed: an attack that fails everywhere shows nothing.
+    Prompts are reconstructed from attention contributions, guessed from answers, timed in the cache, found among
+    made-up ones, and their topics in streams. Each attack has a baseline that must succeed.
 
     Examples:
 
-      cloister bench privacy --json privacy.json --plot-dir plots
+      cloister bench privacy --texts prompts.jsonl --json privacy.json
 
       cloister bench privacy --quick --attacks reconstruction
     """
@@ -43,14 +46,15 @@ def bench_privacy(options: PrivacyOptions) -> None:
     from cloister.errors import CloisterError
     from cloister.models.source import find_model
     from cloister.prompts.tokenizer import Tokenizer
-    from cloister_bench.privacy.results import ATTACKS, FIGURES, FULL, QUICK, Results, tables
+    from cloister_bench.privacy.results import ATTACKS, FULL, QUICK, Results, tables
     from cloister_bench.privacy.rows import Victim
 
     plan = replace(QUICK if options.quick else FULL, seed=options.seed)
-    plan = replace(plan, streams=options.streams or plan.streams)
     chosen = known_names(options.attacks, "attack", tuple(ATTACKS)) if options.attacks else tuple(ATTACKS)
     folder = find_model(options.model)
     results = Results(plan, folder.name)
+
+    given = [] if options.texts is None else list(map(json.loads, options.texts.read_text("utf-8").splitlines()))
 
     @cache
     def load() -> Any:
@@ -63,7 +67,8 @@ def bench_privacy(options: PrivacyOptions) -> None:
         began = monotonic()
         for name in chosen:
             bars.begin(name, 1)
-            victim = Victim(plan, options.model, options.obfuscation, Tokenizer(folder), load, bars.say)
+            folders = (options.model, options.obfuscation, Tokenizer(folder))
+            victim = Victim(plan, *folders, load, bars.say, options.data, given)
             try:
                 for row in ATTACKS[name](victim):
                     results.rows.append(row)
@@ -74,7 +79,7 @@ def bench_privacy(options: PrivacyOptions) -> None:
             bars.advance("done")
             save()
 
-    document = measure_suite(results, measure, options, tables, FIGURES)
+    document = measure_suite(results, measure, options, tables, {})
     if options.json_file != PRINTED:
         typer.echo(tables(document)[0].markdown())
     raise_if_failed(results)

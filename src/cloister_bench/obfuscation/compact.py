@@ -3,14 +3,11 @@ answers beside the exact ones, and which prompt a service picks where only the f
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
-from pathlib import Path
-from statistics import mean, median
-from time import perf_counter, process_time
+from itertools import count
+from statistics import mean
 
 import torch
 
@@ -23,20 +20,10 @@ from cloister.engine.base import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
-from cloister.obfuscation.tags import Category
 from cloister.prefix.base import BlockPool
-from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.partitioned import Partitioned, SessionMemory
-from cloister_bench.obfuscation.texts import RULES
 from cloister_bench.suite.documents import Row
 
-FILES = ("mts_dialog_val.csv", "mts_dialog_train.csv")
-TASKS = (
-    "Summarise this in two sentences.",
-    "What should the doctor do next, and why?",
-    "List the most important facts about the patient.",
-)
-SHORTEST, LONGEST = 150, 900  # tokens of a text
 QUERIES, HARD = 16, 40.0  # of the curious service: so long that a head sees a single key
 
 Prompts = list[tuple[int, ...]]
@@ -55,8 +42,6 @@ class Held:
 class Prefill:
     prompts: list[Held]
     blocks: int
-    seconds: float
-    processor_s: float
 
 
 class _Answerer(LinkAnswerer):
@@ -84,7 +69,6 @@ class CompactLab:
         """By a vault that remembers nothing."""
         number, before = next(self._numbers), self._pool.free
         params = SamplingParams(temperature=0.0, max_tokens=256)
-        begun, spent = perf_counter(), process_time()
         self._vault.add(
             *(EngineRequest(number, "lab", prompt, params, policy="partition", compact=compact) for prompt in prompts)
         )
@@ -92,10 +76,9 @@ class CompactLab:
         while done is None:
             assert self._vault.next_request == number, "the lab's memory is too small"
             done = self._vault.work(number, EngineSettings().chunk_tokens)
-        took = perf_counter() - begun, process_time() - spent
         held = [Held(*self._answerer.exposed[one.slot], one.token) for one in done.sequences]
         try:
-            yield Prefill(held, before - self._pool.free, *took)
+            yield Prefill(held, before - self._pool.free)
         finally:
             self._vault.drop(number)
             self._memory.make_room(before)
@@ -147,27 +130,6 @@ def odd_one_out(views: Sequence[torch.Tensor], real: int) -> float:
     return float(least[real]) / int(least.sum())
 
 
-def clinical_cases(shared: Path, tokenizer: Tokenizer, most: int, fakes: int) -> list[tuple[Category, list[str]]]:
-    """Texts of dialogues and notes, `most` of a category: each first with its own secret, then with those of others."""
-    texts = list(dict.fromkeys(_texts(shared / "data" / "clinical")))
-    cases: dict[Category, list[list[str]]] = {}
-    for category, rule in RULES.items():
-        matches = [(text, match[0]) for text in texts if (match := rule.search(text))]
-        secrets = list({secret.casefold(): secret for _, secret in matches}.values())
-        long = (one for one in matches if SHORTEST <= len(tokenizer.encode(one[0])) <= LONGEST)
-        for text, secret in islice(long, most):
-            others = [other for other in secrets if other.casefold() != secret.casefold()]
-            cases.setdefault(category, []).append([text, *(text.replace(secret, other) for other in others[:fakes])])
-    return [(category, each[at]) for at in range(most) for category, each in cases.items() if at < len(each)]
-
-
-def _texts(folder: Path) -> Iterator[str]:
-    for name in FILES:
-        with (folder / name).open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                yield from (" ".join(row[field].split()) for field in ("dialogue", "section_text"))
-
-
 def measure_case(lab: CompactLab, prompts: Prompts, tokens: int) -> Row:
     """`prompts`: the real one first. Each is taken for the real one in turn, so that values give nothing away."""
     with lab.prefilled(prompts, compact=False) as exact, lab.prefilled(prompts, compact=True) as compact:
@@ -189,19 +151,3 @@ def _paper(seen: Sequence[Sequence[torch.Tensor]], real: int) -> float:
     for view, exact in zip(views, seen[0], strict=True):
         view[real] = exact[real]
     return odd_one_out(views, real)
-
-
-def measure_cost(lab: CompactLab, prompts: Prompts, rounds: int) -> Row:
-    """The median of several rounds, in turn: one prompt alone, all exact, all compact."""
-    sides = {"alone": (prompts[:1], False), "exact": (prompts, False), "compact": (prompts, True)}
-    taken: dict[str, list[Prefill]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, (each, compact) in sides.items():
-            with lab.prefilled(each, compact=compact) as one:
-                taken[name].append(one)
-    row: Row = {"fakes": len(prompts) - 1, "tokens": len(prompts[0])}
-    for name, those in taken.items():
-        row[f"{name}_mib"] = round(those[0].blocks * lab.block_bytes / 2**20, 2)
-        row[f"{name}_s"] = round(median(one.seconds for one in those), 3)
-        row[f"{name}_processor_s"] = round(median(one.processor_s for one in those), 3)
-    return row

@@ -21,7 +21,8 @@ from cloister_bench.streamed import events
 REQUEST_S = 600.0
 OPTIONS = ("--mpc", "off", "--no-detector", "--max-vaults", "16", "--kv-cache-mib", "512")
 SECRET = "Ann"
-NAMES = ("Bob", "Eve", "Kim", "Tom", "Ida", "Max", "Lea", "Sam", "Joe", "Amy", "Ben", "Zoe", "Dan", "Liz", "Ray", "Sue")
+NAMES = ["Bob", "Eve", "Kim", "Tom", "Ida", "Max", "Lea", "Sam", "Joe", "Amy", "Ben", "Zoe", "Dan", "Liz", "Ray", "Sue"]
+NAMES += ["Jim", "Pam", "Ron", "Fay", "Ted", "Meg", "Hal", "Una", "Lou", "Nan", "Rex", "Ivy", "Gus", "Dot", "Art"]
 BEFORE, AFTER = "My friend ", " wants to write a letter about a walk in the woods. What should she write?"
 
 

@@ -20,7 +20,7 @@ from cloister_bench.suite.documents import (
 )
 
 METHODS = ("naive", "dictionary", "gqs", "exchangeable")
-Part = Literal["distinguisher", "repetition", "examples", "decoding"]
+Part = Literal["distinguisher", "repetition", "examples", "curves", "decoding"]
 PARTS: tuple[Part, ...] = get_args(Part)
 EXAMPLES = (
     'After the tick bite I was given <redacted category="medication">doxycycline</redacted> for two weeks.',
@@ -49,8 +49,9 @@ class Plan:
     repeated: tuple[str, ...] = ("exchangeable", "dictionary")
     repetitions: int = 3  # secrets of each category
     shown: tuple[str, ...] = ("gqs", "exchangeable")  # before and now
+    curves: int = 10  # secrets of each category
     users: tuple[int, ...] = (1, 8)
-    decoded: tuple[int, ...] = (0, 2, 4, 8, 16)
+    decoded: tuple[int, ...] = (0, 2, 4, 8, 16, 31)
     tokens: int = 32
     rounds: int = 2
     seconds: float = 3600.0
@@ -60,6 +61,7 @@ FULL = Plan()
 QUICK = Plan(
     trials=dict.fromkeys(FULL.trials, 2),
     repetitions=1,
+    curves=1,
     users=(1,),
     decoded=(0, 8),
     rounds=1,
@@ -116,6 +118,7 @@ class Results(documents.Results):
     repetition: list[Row] = field(default_factory=list)
     reader: list[Row] = field(default_factory=list)
     examples: list[Row] = field(default_factory=list)
+    curves: list[Row] = field(default_factory=list)
     decoding: list[Row] = field(default_factory=list)
     second_model: str = ""
     skipped: list[str] = field(default_factory=list)
@@ -151,6 +154,7 @@ def tables(document: Document) -> list[Table]:
         "method": "method",
         "values": lambda row: "; ".join(row["values"]),
     }
+    curves = {"against": "against", "line": "line", "x": "x", "y": "y"}
     decoding = {"users": "users", "λ": "fakes", "ms between tokens": "ms", "of `partitioned`": "ratio"}
     reader: dict[str, str | Cell] = {"method": "method", "group": "group", "of": "of", "top-1": rate_cell}
     return [
@@ -161,6 +165,7 @@ def tables(document: Document) -> list[Table]:
         Table.of("A reader", document["reader"], reader, labels=2),
         Table.of("One secret again", document["repetition"], stored, labels=2),
         Table.of("Examples", document["examples"], examples, labels=3),
+        Table.of("Curves", document["curves"], curves, labels=3),
         Table.of("Decoding", document["decoding"], decoding, labels=0),
         targets_table(document["targets"]),
     ]

@@ -15,6 +15,7 @@ from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted, redacted
 from cloister.obfuscation.variants import Substituting, make_variants
 from cloister_bench.obfuscation.adversaries import Adversaries, Trial, rank, right
+from cloister_bench.obfuscation.curves import Sampling, tasks
 from cloister_bench.obfuscation.decoding import Ask, time_between_tokens
 from cloister_bench.obfuscation.results import EXAMPLES, JOINT, Part, Plan, Results
 from cloister_bench.obfuscation.texts import Case
@@ -30,6 +31,7 @@ class Material:
     cases: Mapping[Category, Sequence[Case]]
     joint: Sequence[Case]
     adversaries: Adversaries
+    samplers: Sequence[Sampling] = ()
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class Bench(Measurement[Results]):
             "distinguisher": self._distinguisher,
             "repetition": self._repetition,
             "examples": self._examples,
+            "curves": self._curves,
             "decoding": self._decoding,
         }
         for part, measure in parts.items():
@@ -206,6 +209,16 @@ class Bench(Measurement[Results]):
                     values = [f"refused: {refused}"]
                 self._results.examples.append({"text": text, "method": method, "values": values})
                 self._watcher.advance(method)
+
+    def _curves(self) -> None:
+        pieces = tasks(
+            self._of.samplers, {str(each): those for each, those in self._of.cases.items()}, self._plan.curves
+        )
+        self._watcher.begin("curves", len(pieces))
+        for piece in pieces:
+            self._results.curves += piece() if self._fits("curves") else ()
+            self._save()
+            self._watcher.advance("a curve")
 
     def _decoding(self) -> None:
         """Figure 10."""

@@ -1,7 +1,7 @@
 """Secrets in their texts. The rule, fixed before any result: all labelled spans of four sources (notes of MTS-Dialog's
 training file that earlier measurements did not reach, Presidio's sentences, PII-Anon's documents, résumés made here of
 values from every second Presidio sentence), cut near the secret, shuffled by `SEED`, the sources in turn. The first
-`USED` of each category, and their values, are for tuning."""
+`USED` of each category, and their values, are for tuning. The validation file of MTS-Dialog comes last."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from cloister.obfuscation.tags import Category, Span, TaggedText
 from cloister_bench.words import read_words
 
 SEED, BEFORE, AFTER = 36, 160, 80  # characters kept before and after the secrets
+NOTES, LATER = "mts_dialog_train.csv", "mts_dialog_val.csv"
 TWICE, USED = 2, 50  # a value may come so often
 
 # Notes of the training file that the measurements before this one used.
@@ -83,12 +84,19 @@ def one_secret(shared: Path | None, most: int) -> dict[Category, list[Case]]:
         for span in text.spans:
             if (near := cut(text, (span,))) is not None:
                 found[span.category].setdefault(source, []).append(Case(source, near))
-    return {category: list(islice(_unused(list(_in_turns(category, of))), most)) for category, of in found.items()}
+    later: dict[Category, list[Case]] = {category: [] for category in Category}
+    for text in clinical_notes(shared, LATER):
+        for span in text.spans:
+            later[span.category] += [Case("clinical", near)] if (near := cut(text, (span,))) is not None else ()
+    return {
+        category: list(islice(_unused(list(_in_turns(category, of)), later[category]), most))
+        for category, of in found.items()
+    }
 
 
-def _unused(cases: list[Case]) -> Iterator[Case]:
+def _unused(cases: list[Case], later: list[Case]) -> Iterator[Case]:
     known = {case.text.secret(span).casefold() for case in cases[:USED] for span in case.text.spans}
-    return (case for case in cases[USED:] if case.text.secret(case.text.spans[0]).casefold() not in known)
+    return (case for case in (*cases[USED:], *later) if case.text.secret(case.text.spans[0]).casefold() not in known)
 
 
 def several_secrets(shared: Path | None, most: int) -> list[Case]:
@@ -144,10 +152,10 @@ def _all(shared: Path | None) -> Iterator[tuple[str, TaggedText]]:
     yield from (("résumé", text) for text in _resumes([*presidio[1::2], *_labelled(documents)]))
 
 
-def clinical_notes(shared: Path | None) -> Iterator[TaggedText]:
+def clinical_notes(shared: Path | None, file: str = NOTES) -> Iterator[TaggedText]:
     common = common_words(shared).keys() | set(_NO_DRUGS.split())
-    for number, section, note in _notes(shared):
-        if number not in _REACHED:
+    for number, section, note in _notes(shared, file):
+        if number not in _REACHED or file != NOTES:
             found = [Span(*match.span(), which) for which, rule in RULES.items() for match in rule.finditer(note)]
             if section == "MEDICATIONS":
                 words = (
@@ -204,9 +212,9 @@ def _apart(spans: list[Span]) -> tuple[Span, ...]:
     return tuple(kept)
 
 
-def _notes(shared: Path | None) -> Iterator[tuple[int, str, str]]:
-    with (_data(shared, "mts_dialog_train.csv", "clinical")).open(newline="", encoding="utf-8") as file:
-        for number, row in enumerate(csv.DictReader(file)):
+def _notes(shared: Path | None, file: str = NOTES) -> Iterator[tuple[int, str, str]]:
+    with (_data(shared, file, "clinical")).open(newline="", encoding="utf-8") as opened:
+        for number, row in enumerate(csv.DictReader(opened)):
             yield number, row["section_header"], " ".join(row["section_text"].split())
 
 

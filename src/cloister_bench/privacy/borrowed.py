@@ -32,10 +32,8 @@ def cache_timing(victim: Victim) -> Iterator[Row]:
         best = max(mine, key=lambda name: _clock(mine[name]))
         of, *_, right = mine[best]
         setting = f"{policy}, best of {len(mine)}: {best}"
-        more = {"guessing": 1 / CANDIDATES}
-        yield row(
-            "cache timing", level, setting, rate_of(right, int(of)), baseline, f"secrets, one of {CANDIDATES}", **more
-        )
+        rate, unit = rate_of(right, int(of)), f"secrets, one of {CANDIDATES}"
+        yield row("cache timing", level, setting, rate, baseline, unit, guessing=1 / CANDIDATES)
 
 
 def _clock(one: list[float]) -> float:
@@ -57,13 +55,5 @@ def distinguisher(victim: Victim) -> Iterator[Row]:
     baseline = best["gqs"]["share"] if "gqs" in best else None
     for method, setting in METHODS.items():
         if one := best.get(method):
-            named = f"{setting}: {one['adversary']}"
-            yield row(
-                "distinguisher",
-                OBFUSCATED,
-                named,
-                one,
-                baseline,
-                f"prompts, one of {fakes + 1}",
-                guessing=1 / (fakes + 1),
-            )
+            named, unit = f"{setting}: {one['adversary']}", f"prompts, one of {fakes + 1}"
+            yield row("distinguisher", OBFUSCATED, named, one, baseline, unit, guessing=1 / (fakes + 1))

@@ -1,14 +1,13 @@
-"""A→B through a service that cheats: bits of one tenant's answer that another tenant receives, by channel and by
-`--verify`. A real node; its service alone is patched (cheating_node.py). With `off` the attacks must succeed."""
+"""Bits of one tenant's answer that another receives from a service that cheats, by channel and `--verify`. A real node;
+its service alone is patched (cheating_node.py). With `off` the attacks must succeed."""
 
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, pairwise
 from math import log2
 from pathlib import Path
@@ -19,21 +18,20 @@ from typing import Any
 
 import httpx2
 
-from cloister.config import ControllerSettings
 from cloister.errors import InvalidRequest, QueueFull, ServiceUnavailable
 from cloister.keys import add_line, key_line, new_key
+from cloister.levels import PARTITIONED
 from cloister.models.source import find_model
 from cloister.prompts.tokenizer import Tokenizer
 from cloister_bench.privacy import cheating_code as code
 from cloister_bench.privacy.cheating_code import BYSTANDER, VICTIM, Payload, Symbol
 from cloister_bench.privacy.cheating_node import HERE
+from cloister_bench.privacy.rows import Victim, row
 from cloister_bench.servers import OwnServer
-from cloister_bench.streamed import events
-from cloister_bench.suite.documents import wilson
+from cloister_bench.streamed import events_of
+from cloister_bench.suite.documents import Row, wilson
 
-Row = dict[str, Any]
-Progress = Callable[[str], None]
-SETTINGS = ("off", "late", "sample:0.1", "all")
+SETTINGS = ("off", "late", "sample:0.1", "all", "off --beat 150", "all --beat 150")
 BITS, QUERIES = "bits per 1,000 tokens", "queries answered per 1,000 tokens"
 OPERATOR = "operator"
 VICTIM_TOKENS = 8
@@ -98,8 +96,8 @@ def read(channel: str, answers: Sequence[Answer]) -> Iterator[Symbol]:
     elif channel == "deviations" and (found := re.match(r"Token (\d+) ", one.error)):
         yield Symbol(0, code.END_BITS, (int(found[1]) - 1 - code.FIRST_END) % (1 << code.END_BITS))
     elif channel == "restarts":
-        longest = max((later - earlier for earlier, later in pairwise(one.moments)), default=0.0)
-        yield Symbol(0, 1, int(bool(one.error) or longest > RESTART_S))
+        longest, usual, *_ = sorted((0.0, 0.0, *(b - a for a, b in pairwise(one.moments))), reverse=True)
+        yield Symbol(0, 1, int(bool(one.error) or longest > usual + RESTART_S))
 
 
 WHOLE: dict[str, Any] = {"stream": False, "stream_options": None}  # an error then has its HTTP status and headers
@@ -115,10 +113,11 @@ ATTACKS = (
     Attack("order", 18, answers=2),
     Attack("aborts", 4, body=WHOLE, accounts=False),
     Attack("deviations", 18, body=WHOLE, accounts=False),
-    Attack("restarts", 18, accounts=False),
+    Attack("restarts", 64),
     *(Attack(name, 18) for name in code.NOSY),
 )
 NAMES = tuple(one.name for one in ATTACKS)
+TIMED = [one for one in ATTACKS if one.name in ("timing", "pauses", "order", "restarts")]  # what a beat may change
 
 
 class CheatingNode(OwnServer):
@@ -134,8 +133,7 @@ class CheatingNode(OwnServer):
         self.keys = {name: new_key() for name in (VICTIM, BYSTANDER, OPERATOR, *others)}
         for name, key in self.keys.items():
             add_line(keys, key_line(key, name, operator=name == OPERATOR))
-        verify = ["--verify", setting] if "verify" in ControllerSettings.model_fields else []
-        given = ["--keys", str(keys), "--mpc", "off", "--no-detector", *verify, *arguments]
+        given = ["--keys", str(keys), "--mpc", "off", "--no-detector", "--verify", *setting.split(), *arguments]
         super().__init__(source.path, folder, given, self.keys[OPERATOR])
         self._command[2] = HERE
         self._environment[code.PLAN] = str(plan)
@@ -148,19 +146,22 @@ class CheatingNode(OwnServer):
         headers, begun = {"Authorization": f"Bearer {self.keys[tenant]}"}, perf_counter()
         with httpx2.Client(base_url=str(self.address), headers=headers, timeout=PATIENCE_S) as http:
             while True:
-                answer = self._streamed(http, body) if body["stream"] else _whole(http, body)
+                answer = self._answered(http, body)
                 answer.ended_at = perf_counter()
                 if "restarting" not in answer.error or answer.ended_at - begun > PATIENCE_S:
                     return answer
                 sleep(RETRY_S)
 
-    def _streamed(self, http: httpx2.Client, body: dict[str, Any]) -> Answer:
+    def _answered(self, http: httpx2.Client, body: dict[str, Any]) -> Answer:
         answer = Answer()
         try:
-            for event in events(http, PATH, body):
-                self._note(answer, event)
+            with http.stream("POST", PATH, json=body) as reply:
+                if reply.status_code != httpx2.codes.OK:
+                    return _refused(reply)
+                for event in events_of(reply) if body["stream"] else ():
+                    self._note(answer, event)
         except (ServiceUnavailable, httpx2.HTTPError) as reason:
-            answer.error = f"{reason}{' (restarting)' if '503' in str(reason) else ''}"
+            answer.error = str(reason)
         return answer
 
     def _note(self, answer: Answer, event: dict[str, Any]) -> None:
@@ -174,11 +175,8 @@ class CheatingNode(OwnServer):
                 answer.moments.append(perf_counter())
 
 
-def _whole(http: httpx2.Client, body: dict[str, Any]) -> Answer:
-    reply = http.post(PATH, json=body)
-    if reply.status_code == httpx2.codes.OK:
-        return Answer()
-    said = reply.json()["error"] | {"retry_after": int(reply.headers.get("retry-after", 0))}
+def _refused(reply: httpx2.Response) -> Answer:
+    said = json.loads(reply.read())["error"] | {"retry_after": int(reply.headers.get("retry-after", 0))}
     return Answer(error=said["message"], refusal=said)
 
 
@@ -246,35 +244,21 @@ def rate(trials: Sequence[Trial]) -> tuple[float, float, float]:
     return max(0.0, whole * (information(wrong / bits) - BIAS_BITS * bool(wrong) / bits)), low, high
 
 
-def attacks(
-    settings: Sequence[str] = SETTINGS,
-    *,
-    level: str = "partitioned",
-    trials: int = 20,
-    model: str | None = None,
-    arguments: Sequence[str] = (),
-    names: Sequence[str] = NAMES,
-) -> list[Callable[[Progress], list[Row]]]:
-    """One for each setting, to be called in order: `baseline` is what `off` gave. Without --verify there is `off`."""
+def attack(victim: Victim) -> Iterator[Row]:
+    """`baseline` is what `off` gave."""
     controls: dict[str, float] = {}
-
-    def measure(setting: str, progress: Progress) -> list[Row]:
-        rows: list[Row] = []
-        with running(setting, model, arguments, trials) as node:
-            for attack in (one for one in ATTACKS if one.name in names):
-                progress(f"{setting}: {attack.name}")
-                tried = [made for number in range(trials) if (made := run_trial(node, attack, level, number))]
-                got, low, high = (round(one, 2) for one in rate(tried))
-                head = {"attack": f"cheating service: {attack.name}", "level": level, "setting": setting, "gets": got}
-                control = controls.setdefault(attack.name, got) if setting == "off" else controls.get(attack.name)
-                of, failed = sum(one.tokens for one in tried), sum(one.failed for one in tried)
-                unit = QUERIES if attack.name in code.NOSY else BITS
-                rows.append(head | {"baseline": control, "unit": unit, "of": of, "low": low, "high": high})
-                rows[-1] |= {"requests": len(tried), "failed": failed}
-        return rows
-
-    known = settings if "verify" in ControllerSettings.model_fields else ("off",)
-    return [partial(measure, setting) for setting in known]
+    for setting in SETTINGS:
+        with running(setting, victim.model, (), victim.plan.trials) as node:
+            for one in ATTACKS if " " not in setting else TIMED:
+                victim.say(f"{setting}: {one.name}")
+                every = (run_trial(node, one, PARTITIONED, number) for number in range(victim.plan.trials))
+                tried = [made for made in every if made]
+                got, low, high = (round(each, 2) for each in rate(tried))
+                gets = {"share": got, "low": low, "high": high, "of": sum(each.tokens for each in tried)}
+                counts = {"requests": len(tried), "failed": sum(each.failed for each in tried)}
+                unit = QUERIES if one.name in code.NOSY else BITS
+                control = controls.setdefault(one.name, got)
+                yield row(f"cheating service: {one.name}", PARTITIONED, setting, gets, control, unit, **counts)
 
 
 @contextmanager

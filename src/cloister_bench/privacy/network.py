@@ -48,6 +48,16 @@ class Network:
         queries = self.turned(heads(attention.q_proj), places) * self._dim**-0.5
         return Projected(queries, self._rounded(keys), self._rounded(values))
 
+    def mlp(self, x: torch.Tensor) -> torch.Tensor:
+        """Layer 0 after its attention, of rows: what its MLP adds is added."""
+        layer = self._model.layers[0]
+        normed, mlp = layer.post_attention_layernorm(x), layer.mlp
+        gate = functional.silu(self._linear(normed, mlp.gate_proj))
+        return x + self._linear(gate * self._linear(normed, mlp.up_proj), mlp.down_proj)
+
+    def attention_out(self, attended: torch.Tensor) -> torch.Tensor:
+        return self._linear(attended, self._model.layers[0].self_attn.o_proj)
+
     def turned(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """[…, positions, dim] by their positions' angles; a negative position turns back."""
         angles: tuple[torch.Tensor, torch.Tensor] = self._model.rotary_emb(rows, places[None])

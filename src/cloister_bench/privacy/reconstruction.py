@@ -69,6 +69,7 @@ class Search:
         _, given = network.run(network.embed(torch.tensor([before])), network.layers)
         self._all_layers: Past = joined(None, given)
         self._past: Past = self._all_layers[: seen.layer]
+        self._every: dict[int, torch.Tensor] = {}  # all tokens' columns at a place, at layer 0
         self.prior = continued(network, before, count)  # the model's own guess, which uses nothing that was seen
         step = max(1, seen.q.shape[1] // ASKED[bool(seen.layer)])
         self._q, self._lse = seen.q[:, ::step], seen.lse[:, ::step]
@@ -89,6 +90,11 @@ class Search:
             every = self._candidates(None, [], middle)
             self._sizes = torch.cat([self._size(each) for each in torch.split(every, 4096)])
 
+    @property
+    def known(self) -> tuple[list[int], list[int], int]:
+        """What stands before and after the secret, and how many tokens it has."""
+        return self._before, self._after, self._count
+
     def _size(self, rows: torch.Tensor) -> torch.Tensor:
         """[…] of rows […, equations]. Deeper, a wrong beginning disturbs what follows: large differences count."""
         return (rows / self._scale if self._white is None else rows @ self._white.T).square().sum(-1)
@@ -104,9 +110,11 @@ class Search:
         """[tokens, equations]: each token's column at a place, after a beginning. None: all tokens, at layer 0."""
         if tokens is None:
             assert self._words is not None
-            keys = self._net.turned(self._words.k, torch.tensor([place]))
-            pairs = zip(torch.split(keys, 4096), torch.split(self._words.v, 4096), strict=True)
-            return torch.cat([self._columns(*pair)[:, 0] for pair in pairs])
+            if place not in self._every:
+                keys = self._net.turned(self._words.k, torch.tensor([place]))
+                pairs = zip(torch.split(keys, 4096), torch.split(self._words.v, 4096), strict=True)
+                self._every[place] = torch.cat([self._columns(*pair)[:, 0] for pair in pairs])
+            return self._every[place]
         hidden, _ = self._net.run(self._net.embed(tokens)[:, None], self._seen.layer, past)
         parts = self._net.project(hidden, self._seen.layer, place)
         return self._columns(parts.k, parts.v)[:, 0]

@@ -11,6 +11,10 @@ from starlette.types import Message
 
 from cloister.backend.base import Backend, OpenJob
 from cloister.backend.stream import Mailbox, TokenStream
+from cloister.channel import bhttp
+from cloister.channel.ohttp.chunks import ChunkSealer
+from cloister.channel.ohttp.encapsulation import NONCE_BYTES, Chain
+from cloister.channel.ohttp.keys import SUITES
 from cloister.channel.stream import StreamSealer
 from cloister.gateway.answer import ChatReply, StreamedAnswer
 from cloister.gateway.choice import Choice, StopStrings
@@ -26,9 +30,10 @@ FOREVER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`waits_s`: the beat of a sealed API's mailbox; `beat_s`: that of `serve --beat`."""
+    """`waits_s`: the beat of a sealed API's mailbox; `beat_s`: that of `serve --beat`. `relayed`: in Oblivious HTTP."""
 
     sealed: bool = False
+    relayed: bool = False
     waits_s: float = 0.0
     beat_s: float = 0.0
 
@@ -56,6 +61,7 @@ def traffic_of(recorded: Recorded, way: Way) -> Traffic:
 async def _play(recorded: Recorded, way: Way) -> Traffic:
     loop, seen, heads = asyncio.get_running_loop(), Traffic(), 0
     sealer = StreamSealer(bytearray(32), bytes(32)) if way.sealed else None
+    chunks = ChunkSealer(Chain(SUITES[0].aead, bytes(16), bytes(NONCE_BYTES)), b"") if way.relayed else None
     box = Mailbox(way.waits_s)
     for number, (at, _) in enumerate(recorded, 1):
         loop.call_at(at, box.put, Tokens(1, (number - 1,), finish="stop" if number == len(recorded) else None))
@@ -75,6 +81,9 @@ async def _play(recorded: Recorded, way: Way) -> Traffic:
         size, more = len(message["body"]), message.get("more_body", False)
         if sealer is not None:
             size, heads = heads + len(sealer.data(message["body"])) + (0 if more else len(sealer.end())), 0
+        if chunks is not None:
+            content = bhttp.chunk(bytes(size))
+            size = len(chunks.seal(content) if more else chunks.end(content + bhttp.end()))
         seen.append((round(loop.time(), 6), size))  # floats' last digits would tell when a token came
 
     # A token is the number of a piece of text; of a backend one call is asked for.

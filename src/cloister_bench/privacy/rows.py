@@ -1,16 +1,16 @@
 """One attack's result in one setting: what the attacker gets, beside a baseline that must succeed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloister_bench.suite.documents import Row
+from cloister_bench.suite.documents import Row, wilson
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is attacked; `layers` are the model's, prompts are of `tokens` tokens, streams of two topics."""
+    """How much is attacked; `layers` are the model's, prompts are of `tokens` tokens; system prompts are recited."""
 
     layers: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -18,7 +18,7 @@ class Plan:
     steps: int
     secrets: int
     trials: int
-    streams: int
+    recitals: int
     seed: int
 
 
@@ -32,6 +32,14 @@ class Victim:
     tokenizer: Any
     load: Callable[[], Any]
     say: Callable[[str], None] = lambda what: None
+    data: Path = Path("data")
+    texts: Sequence[Row] = ()  # prompts to attack: `text`; for traffic also `topic`, 0 or 1, and `group`, never divided
+
+
+def rate_of_prompts(hits: Sequence[int], each: int) -> Row:
+    """Hits of `each` in every prompt. A prompt counts once in the interval (Wilson): its tokens hang together."""
+    low, high = wilson(sum(hits) / each, len(hits))
+    return {"share": round(sum(hits) / max(1, each * len(hits)), 4), "of": each * len(hits), "low": low, "high": high}
 
 
 Attack = Callable[[Victim], Iterable[Row]]  # rows as they are found

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cloister.errors import ServiceUnavailable
+from cloister.errors import ServiceUnavailable, SetupError
 from cloister.levels import PARTITIONED
 from cloister.sealed_api.process import SealedApiClient
 from cloister_bench.connection import Connection, Exchange
@@ -17,22 +17,6 @@ from cloister_bench.privacy.rows import Victim, row
 from cloister_bench.servers import OwnServer
 from cloister_bench.suite.documents import Row
 
-FORMS = [
-    "What is {}? Answer in one sentence.",
-    "Explain {} to a beginner.",
-    "Tell me about {} in a few words.",
-    "How does {} work?",
-    "What should I know about {}? Be brief.",
-    "Why does {} matter? One sentence.",
-    "Give me two facts about {}.",
-    "My friend asked me about {}. What do I say?",
-    "Is {} hard to understand? Answer shortly.",
-    "Write one line about {}.",
-]
-TOPICS = (
-    ("money laundering", "tax evasion", "shell companies", "bribery of officials", "insider trading"),
-    ("growing tomatoes", "the violin", "a marathon", "the water cycle", "bread baking"),
-)
 USERS = 8
 MOST_TOKENS = 64
 BEAT_S = SealedApiClient.beat_s
@@ -40,17 +24,11 @@ WAYS = {
     "plain stream": Way(),
     "sealed, beat off": Way(sealed=True),
     "sealed": Way(sealed=True, waits_s=BEAT_S),
+    "sealed, behind a relay": Way(sealed=True, waits_s=BEAT_S, relayed=True),
     "plain stream, --beat": Way(beat_s=BEAT_S),
 }
 TARGET = 0.55
-Labelled = tuple[int, int, Recorded]  # topic, subject, answer
-
-
-def prompts(count: int) -> list[tuple[int, int, str]]:
-    """(topic, subject, prompt): both topics and all subjects in the same forms; again where there are too few."""
-    pairs = list(enumerate(zip(*TOPICS, strict=True)))
-    every = [(topic, at, form.format(pair[topic])) for form in FORMS for at, pair in pairs for topic in (0, 1)]
-    return [every[number % len(every)] for number in range(count)]
+Labelled = tuple[int, int, Recorded]  # topic, group, answer
 
 
 def recorded(exchange: Exchange) -> Recorded:
@@ -67,40 +45,38 @@ def recorded(exchange: Exchange) -> Recorded:
     return found
 
 
-def _record(node: OwnServer, victim: Victim) -> list[Labelled]:
-    asked, found = prompts(victim.plan.streams), list[Labelled]()
+def record(victim: Victim) -> list[Labelled]:
+    found: list[Labelled] = []
+    asked = [one for one in victim.texts if "topic" in one]
+    if not asked:
+        raise SetupError("Traffic has no prompts.", hint="Give --texts, or leave out --attacks traffic.")
 
     def user(first: int) -> None:
         connection = Connection(node.address, node.api_key)
-        for number in range(first, len(asked), USERS):
-            topic, subject, text = asked[number]
+        for number, one in list(enumerate(asked))[first::USERS]:
             body = {"model": node.model, "max_tokens": MOST_TOKENS, "stream": True, "seed": number, "temperature": 0.8}
-            body |= {"messages": [{"role": "user", "content": text}], "protection": PARTITIONED}
+            body |= {"messages": [{"role": "user", "content": one["text"]}], "protection": PARTITIONED}
             exchange = connection.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
             if exchange.status != 200:
                 raise ServiceUnavailable(f"The measured server answered {exchange.status}.")
             if answer := recorded(exchange):
-                found.append((topic, subject, answer))
+                found.append((one["topic"], one["group"], answer))
             victim.say(f"recording, {len(found)} of {len(asked)}")
         connection.close()
 
-    with ThreadPoolExecutor(USERS) as users:
-        list(users.map(user, range(USERS)))
-    return found
-
-
-def record(victim: Victim) -> list[Labelled]:
     options = ("--mpc", "off", "--no-detector", "--max-vaults", "16", "--kv-cache-mib", "256")
     with TemporaryDirectory(prefix="cloister-privacy-") as logs, OwnServer(victim.model, Path(logs), options) as node:
         node.wait()
-        return _record(node, victim)
+        with ThreadPoolExecutor(USERS) as users:
+            list(users.map(user, range(USERS)))
+    return found
 
 
 def classified(answers: list[Labelled]) -> Iterator[Row]:
-    topics, subjects, _ = zip(*answers, strict=True)
+    topics, groups, _ = zip(*answers, strict=True)
     baseline: float | None = None
     for name, way in WAYS.items():
-        area, low, high = crossed_auc([traffic_of(answer, way) for *_, answer in answers], topics, subjects)
+        area, low, high = crossed_auc([traffic_of(answer, way) for *_, answer in answers], topics, groups)
         baseline = area if baseline is None else baseline
         gets = {"share": area, "low": low, "high": high, "of": len(answers)}
         yield row("traffic", "every level", name, gets, baseline, "AUC, two topics", guessing=0.5)

@@ -14,7 +14,7 @@ class PlanError(InvalidRequest, ValueError):
 
 
 class CachePlan(msgspec.Struct, frozen=True):
-    """Defaults by docs/bench/mpc-quality.md. One selection for several layers (§4.4) cost more than it saves."""
+    """Defaults by measurement (docs/mpc.md). One selection for several layers (§4.4) cost more than it saves."""
 
     method: Literal["mpcache", "full"] = "mpcache"
     budget: float = 0.1  # tokens of the prompt read per step, pinned ones included, as a fraction of it

@@ -32,7 +32,8 @@ ROW = {"users": 6, "prompt": 64, "same_bits": True, "late": []}
         ("serve", SERVED, SERVED | {"kills": "failed: Timeout"}),
         ("serve", SERVED, SERVED | {"obfuscated": {"differing": ["1 span"], "failed": []}}),
         ("serve", SERVED, SERVED | {"obfuscated": {"differing": [], "failed": ["TimeoutError"]}}),
-        ("passes", {"passes": [{"rows": 16}]}, {"passes": []}),
+        ("churn", {"churn": {"tokens": 9}}, {"churn": {"tokens": 9, "error vault_lost": 1}}),
+        ("churn", {"churn": {"tokens": 9, "error queue_full": 1}}, {"churn": {}}),
         ("verified", {"same all": 8, "verified": [ASKED]}, {"same all": 7, "verified": [ASKED]}),
         ("verified", {"verified": [ASKED]}, {"verified": [ASKED | {"errors": {"error deviation": 1}}]}),
         ("million", HONEST, {"million": HONEST["million"] | {"alarms": 1}}),
@@ -97,4 +98,4 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_every_trial_has_a_command_and_only_nodes_get_a_model() -> None:
     made = commands(tuple(MODULES), ["--model", "m"])
     assert list(made) == list(MODULES)
-    assert [name for name in made if "--model" in made[name]] == ["serve", "million", "verified"]
+    assert [name for name in made if "--model" in made[name]] == ["serve", "churn", "million", "verified"]

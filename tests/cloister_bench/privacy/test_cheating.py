@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from cloister_bench.privacy import cheating
 from cloister_bench.privacy import cheating_code as code
-from cloister_bench.privacy.cheating import Trial, alphabet_of, information, rate
+from cloister_bench.privacy.cheating import Answer, Trial, alphabet_of, information, rate
 from cloister_bench.privacy.cheating_code import Payload, Symbol, read_scores, scores_of
 from tests.forkserver.model import save_model
 
@@ -65,3 +66,32 @@ def test_an_interval_of_guesses_begins_at_nothing_and_one_of_few_trials_is_wide(
 def test_no_code_of_the_product_knows_of_the_cheating_service() -> None:
     found = [path for path in (SOURCE / "cloister").rglob("*.py") if "cheating" in path.read_text("utf-8")]
     assert not found
+
+
+def delayed(channel: str, payload: Payload, tokens: int) -> Answer:
+    """What a receiver sees of a service that waits, in moments that the test makes up."""
+    every, delay = code.DELAYS[channel]
+    at, moments = 0.0, []
+    for number in range(tokens):
+        if number and (number - 1) % every == 0:
+            at += delay * payload.take((number - 1) // every, 1)
+        moments.append(at := at + 0.02)
+    return Answer(moments=moments)
+
+
+@pytest.mark.parametrize("channel", code.DELAYS)
+def test_delays_are_read_to_the_bit_and_on_a_beat_they_are_not(channel: str) -> None:
+    payload, tokens = Payload([1, 2, 3]), 1 + 32 * code.DELAYS[channel][0]
+    answer = delayed(channel, payload, tokens)
+    symbols = list(cheating.read(channel, [answer]))
+    assert len(symbols) == 32 and not sum(map(payload.wrong, symbols))
+    beat = 32 * code.DELAYS[channel][1]
+    answer.moments = [beat * ceil(at / beat) for at in answer.moments]
+    assert sum(map(payload.wrong, cheating.read(channel, [answer]))) > 6
+
+
+@pytest.mark.parametrize("bit", [0, 1])
+def test_a_restart_is_read_from_a_gap_or_an_error(bit: int) -> None:
+    broken = Answer(moments=[0.1, 0.2], error="gone" * bit)
+    late = Answer(moments=[0.1, 0.2 + 2 * cheating.RESTART_S * bit])
+    assert [next(iter(cheating.read("restarts", [one]))).value for one in (broken, late)] == [bit, bit]

@@ -12,10 +12,10 @@ import torch
 from cloister.errors import SetupError
 from cloister_bench.privacy import borrowed, stealing
 from cloister_bench.privacy.network import Network, continued
-from cloister_bench.privacy.results import FIGURES, QUICK, Results, tables
-from cloister_bench.privacy.rows import Victim, row
+from cloister_bench.privacy.results import QUICK, Results, tables
+from cloister_bench.privacy.rows import Victim, rate_of_prompts, row
 from cloister_bench.sharing.families import read_families
-from cloister_bench.suite.documents import draw_figures, rate_of
+from cloister_bench.suite.documents import rate_of
 from tests.gateway.fakes import ByteTokenizer
 from tests.models.architectures import CONFIGS, random_model
 
@@ -55,7 +55,7 @@ def test_the_distinguishers_document_is_read(tmp_path: Path) -> None:
         list(borrowed.distinguisher(victim(obfuscation=tmp_path / "none.json")))
 
 
-def test_a_document_has_targets_a_table_and_a_figure(tmp_path: Path) -> None:
+def test_a_document_has_targets_and_a_table() -> None:
     results = Results(QUICK, "model")
     layers = {"dtype": "fp32", "tokens": 4, "guessing": 0.0}
     for layer in (0, 1):
@@ -70,4 +70,12 @@ def test_a_document_has_targets_a_table_and_a_figure(tmp_path: Path) -> None:
     assert not verdicts["plain stream, --beat, AUC"], "what was not measured is not met"
     shown = tables(document)[0].markdown()
     assert "| reconstruction | partitioned |" in shown and "0.520" in shown
-    assert draw_figures(document, tmp_path, FIGURES)[0].stat().st_size > 1000
+
+
+def test_tokens_of_one_prompt_are_no_sample() -> None:
+    assert rate_of_prompts([6, 6, 0, 6], 6) == pytest.approx({"share": 0.75, "of": 24, **wide(3, 4)}, abs=1e-3)
+    assert rate_of_prompts([], 6) == {"share": 0.0, "of": 0, "low": 0.0, "high": 1.0}
+
+
+def wide(hits: int, of: int) -> dict[str, Any]:
+    return {name: value for name, value in rate_of(hits, of).items() if name in ("low", "high")}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from cloister.errors import SetupError
 from cloister_bench.privacy.classifier import auc
 from cloister_bench.privacy.replay import Recorded, Way, traffic_of
-from cloister_bench.privacy.traffic import BEAT_S, FORMS, TOPICS, Labelled, classified, prompts, recorded
+from cloister_bench.privacy.results import QUICK
+from cloister_bench.privacy.rows import Victim
+from cloister_bench.privacy.traffic import BEAT_S, Labelled, attack, classified, recorded
 
 
 def answers(count: int) -> list[Labelled]:
@@ -44,13 +48,15 @@ def test_an_observer_sees_the_nodes_own_bytes() -> None:
     assert [at for at, _ in beaten] == pytest.approx([BEAT_S * number for number in range(2, 7)])
     sealed = traffic_of(answer, Way(sealed=True, waits_s=BEAT_S))
     assert [at for at, _ in sealed] == pytest.approx([0.2, 0.3, 0.6, 0.8]) and min(size for _, size in sealed) > 512
+    relayed = traffic_of(answer, Way(sealed=True, waits_s=BEAT_S, relayed=True))
+    assert [at for at, _ in relayed] == [at for at, _ in sealed], "a chunk leaves when what it holds does"
+    added = [after - before for (_, before), (_, after) in zip(sealed, relayed, strict=True)]
+    assert len(set(added[:-1])) == 1, "the relay's bytes say what the sealed ones say"
 
 
-def test_prompts_are_balanced_and_in_the_same_forms() -> None:
-    every = prompts(2 * len(FORMS) * len(TOPICS[0]))
-    assert len({text for _, _, text in every}) == len(every)
-    assert sum(topic for topic, _, _ in every) * 2 == len(every)
-    assert all(TOPICS[topic][subject] in text for topic, subject, text in every)
+def test_without_prompts_nothing_is_recorded() -> None:
+    with pytest.raises(SetupError, match="no prompts"):
+        list(attack(Victim(QUICK, None, Path(), None, lambda: None, texts=[{"text": "of no topic"}])))
 
 
 def test_events_are_read_with_their_moments() -> None:

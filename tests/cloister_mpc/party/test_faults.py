@@ -98,13 +98,16 @@ async def test_a_killed_party_ends_the_generation_and_is_back(
     local: LocalParties, expected: list[int], rank: int
 ) -> None:
     steps = await running(local)
+    before = local.child(1, "engine").pid
     os.kill(local.party(rank).pid, signal.SIGKILL)
     with pytest.raises(PartyLost):
         await steps.ends()
     await recovered(local, expected)
+    assert local.child(1, "engine").pid != before, "an engine of a broken epoch lives on"
 
 
-@pytest.mark.parametrize("child", [pytest.param("engine", marks=pytest.mark.release), "tunnel"])
+@pytest.mark.release
+@pytest.mark.parametrize("child", ["engine", "tunnel"])
 async def test_an_engine_or_tunnel_killed_ends_the_generation_at_all(
     local: LocalParties, expected: list[int], child: str
 ) -> None:

@@ -22,7 +22,6 @@ def seen() -> dict[str, dict[str, Any]]:
         env=os.environ | ONE_THREAD | {"TOKENIZERS_PARALLELISM": "false"},
         capture_output=True,
         text=True,
-        timeout=120,
         check=True,
     )
     return {line["name"]: line for line in map(json.loads, ran.stdout.splitlines())}

@@ -1,5 +1,6 @@
 """A GPU's report taken apart, form alone: GET_MEASUREMENTS, then MEASUREMENTS (DMTF DSP0274 1.1 §10.11), all signed."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -142,7 +143,9 @@ _CHIPS: Final[tuple[tuple[str, Architecture], ...]] = (("GH", "HOPPER"), ("GB", 
 # TCG DICE: the composite device id of Hopper ends in its firmware's digest, TcbInfo of Blackwell lists digests.
 _DICE_DEVICE_ID = x509.ObjectIdentifier("2.23.133.5.4.1")
 _DICE_TCB_INFO = x509.ObjectIdentifier("2.23.133.5.4.1.1")
-_SHA384_FWID: Final = bytes.fromhex("303d06096086480165030402020430")  # DER up to the digest itself
+# The DER of one SHA-384 digest, and where DiceTcbInfo begins its list of them, `fwids [6]`.
+_SHA384_FWID: Final = bytes.fromhex("303d06096086480165030402020430")
+_FIRST_FWID: Final = re.compile(rb"\xa6(?:[\x00-\x7f]|\x81.|\x82..)" + re.escape(_SHA384_FWID) + rb"(.{48})", re.DOTALL)
 
 
 def architecture(chip: str) -> Architecture | None:
@@ -178,8 +181,8 @@ def certified_fwid(leaf: x509.Certificate) -> bytes | None:
         if extension.oid == _DICE_DEVICE_ID and len(value) > 48:
             return value[-48:]
         if extension.oid == _DICE_TCB_INFO:
-            digest = value.partition(_SHA384_FWID)[2][:48]
-            return digest if len(digest) == 48 else None
+            found = _FIRST_FWID.search(value)
+            return None if found is None else found[1]
     return None
 
 

@@ -23,7 +23,18 @@ from cloister.process.release_code import KERNELS
 
 MFD_EXEC = 0x10  # Linux 6.3: this memory file may hold code, whatever the machine's default is
 
-SOURCES = ("native.c", "linear.h", "neon.h", "attention.h", "link.h", "draw.h", "lanes.h", "quads.h", "team.h")
+SOURCES = (
+    "native.c",
+    "linear.h",
+    "neon.h",
+    "attention.h",
+    "link.h",
+    "start.h",
+    "draw.h",
+    "lanes.h",
+    "quads.h",
+    "team.h",
+)
 FLAGS = (
     *("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno"),
     *("-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
@@ -40,6 +51,8 @@ SIGNATURES: dict[str, list[Any]] = {
     "draw": [c_void_p],
     "use": [c_int],
     "compare": [c_void_p],
+    "withdraw": [c_void_p, c_int],
+    "take_starts": [c_void_p, c_void_p, c_void_p, c_int],
     "take_short_turns": [],
 }
 
@@ -101,9 +114,23 @@ class AnsweringStruct(Structure):
         *((name, c_size_t) for name in ("cache_bytes_per_layer", "block")),
         *((name, c_void_p) for name in ("scale", "window", "query", "record")),
         ("key", c_uint64),
+        ("starting", c_void_p),
         *((name, c_int) for name in ("slot_count", "heads", "kv_heads", "dim", "layers", "capacity", "rotary", "bf16")),
         *((name, c_int) for name in ("recorded", "event")),
-        *((name, c_uint32) for name in ("number", "verdict", "started")),
+        *((name, c_uint32) for name in ("number", "verdict", "started", "busy")),
+        ("first", c_int),
+    ]
+
+
+class BegunStruct(Structure):
+    _fields_: ClassVar = [(name, c_int32) for name in ("origin", "limit", "first_block")]
+
+
+class StartingStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("layers", "embedding", "space", "job", "tables", "span", "position", "begun")),
+        *((name, c_void_p) for name in ("token", "place", "x", "cosine", "sine", "cosines", "sines", "phases")),
+        *((name, c_int) for name in ("hidden", "rotary", "vocabulary", "positions")),
     ]
 
 
@@ -111,7 +138,7 @@ class ComparingStruct(Structure):
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("place", "record")),
         ("key", c_uint64),
-        *((name, c_int) for name in ("rows", "recorded")),
+        *((name, c_int) for name in ("rows", "recorded", "first")),
         ("differing", c_uint32),
     ]
 

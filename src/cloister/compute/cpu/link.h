@@ -15,6 +15,7 @@
 #define CLOSED 0xffffffffu /* the number that ends a link; only the controller writes it */
 #define LAST_NUMBER 0xfffffff0u
 #define NAP_NS 50000000u
+#define START 0xffffffffu /* instead of a layer: the rows' tokens are to be begun by the vault (start.h) */
 
 enum verdict { FINE = 0, VAULT_LOST = 1, VAULT_LATE = 2, LINK_MALFORMED = 3 };
 
@@ -91,6 +92,19 @@ static void take_short_turns(void) {
     syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
+static void post(struct asked *link, uint32_t layer) {
+    link->question->layer = layer, link->question->rows = link->rows;
+    link->number = after(link->number);
+    atomic_store(&link->question->number, link->number);
+}
+
+static void wake_all(const struct asking *asking) {
+    for (int i = 0; i < asking->count; i++) {
+        const struct asked *link = asking->links[i];
+        if (link->verdict == FINE && atomic_load(&link->reply->asleep)) wake(&link->question->number);
+    }
+}
+
 /* Sends the queries of one layer to every vault of the batch: all of them first, then the waking, which costs more. */
 static void ask(const struct attention *job, struct asking *asking, int layer) {
     size_t width = (size_t)job->heads * job->dim;
@@ -104,14 +118,9 @@ static void ask(const struct attention *job, struct asking *asking, int layer) {
             question->row[r] = link->ask[r];
             memcpy(to + r * width, job->q + (size_t)link->row[r] * job->q_stride, sizeof(float) * width);
         }
-        question->layer = (uint32_t)layer, question->rows = link->rows;
-        link->number = after(link->number);
-        atomic_store(&question->number, link->number);
+        post(link, (uint32_t)layer);
     }
-    for (int i = 0; i < asking->count; i++) {
-        const struct asked *link = asking->links[i];
-        if (link->verdict == FINE && atomic_load(&link->reply->asleep)) wake(&link->question->number);
-    }
+    wake_all(asking);
 }
 
 /* A row's parts were all numbers, and something was seen. Infinities times zero are not zero. */
@@ -205,11 +214,15 @@ struct answering {
     float *query; /* [heads][dim] */
     uint64_t *record; /* of what was asked: [slot_count][layers][recorded] */
     uint64_t key;
+    struct starting *starting; /* NULL: no layer is private */
     int slot_count, heads, kv_heads, dim, layers, capacity, rotary, bf16, recorded;
     int event; /* a descriptor to write to when the loop ends */
     uint32_t number, verdict;
-    atomic_uint started;
+    atomic_uint started, busy;
+    int first; /* the first layer that the service computes; below it, it may ask nothing */
 };
+
+static int start_rows(struct answering *self, uint32_t rows);
 
 #define MERSENNE_61 ((1ull << 61) - 1)
 #define ASKED (1ull << 63)
@@ -231,8 +244,11 @@ static uint64_t hash_query(const float *query, size_t numbers, uint64_t key) {
 /* Whether this query may be answered: the first at its layer and index, or the same once more. */
 static int record_query(const struct answering *self, int layer, const struct ask_row *ask, const float *query) {
     struct slot *slot = self->slots + ask->slot;
-    if (ask->index >= atomic_load(&slot->asked)) atomic_store(&slot->asked, ask->index + 1);
-    if (ask->index >= self->recorded) return 1; /* an answer so long is not compared; `asked` shows one that is not */
+    if (ask->index >= atomic_load(&slot->asked)) {
+        if (self->first) return 0; /* a token that was not begun here has no queries */
+        atomic_store(&slot->asked, ask->index + 1);
+    }
+    if (ask->index >= self->recorded) return 1; /* nor is the answer verified from here on (Verifying) */
     uint64_t hash = hash_query(query, (size_t)self->heads * self->dim, self->key);
     uint64_t *known = self->record + ((size_t)ask->slot * self->layers + layer) * self->recorded + ask->index;
     if (*known && *known != hash) return 0;
@@ -245,13 +261,14 @@ struct comparing {
     const int64_t *place; /* of each row: its slot and index, in the record of layer 0; -1: nothing to compare */
     const uint64_t *record;
     uint64_t key;
-    int rows, recorded;
+    int rows, recorded, first;
     uint32_t differing;
 };
 
-static struct comparing *comparing;
+static _Thread_local struct comparing *comparing;
 
 static void compare_queries(const struct attention *job, int layer) {
+    if (layer < comparing->first) return;
     for (int row = 0; row < comparing->rows; row++) {
         if (comparing->place[row] < 0) continue;
         uint64_t hash = hash_query(job->q + (size_t)row * job->q_stride, (size_t)job->heads * job->dim, comparing->key);
@@ -286,7 +303,9 @@ static int answer_row(const struct answering *self, int layer, const struct ask_
 
 static uint32_t answer_question(struct answering *self) {
     uint32_t layer = *(volatile const uint32_t *)&self->question->layer, rows = *(volatile const uint32_t *)&self->question->rows;
-    if (layer >= (uint32_t)self->layers || rows < 1 || rows > (uint32_t)self->capacity) return LINK_MALFORMED;
+    if (rows < 1 || rows > (uint32_t)self->capacity) return LINK_MALFORMED;
+    if (self->first && layer == START) return start_rows(self, rows);
+    if (layer < (uint32_t)self->first || layer >= (uint32_t)self->layers) return LINK_MALFORMED;
     size_t width = (size_t)self->heads * self->dim;
     const float *queries = queries_of(self->question, (uint32_t)self->capacity);
     for (uint32_t r = 0; r < rows; r++) {
@@ -314,7 +333,9 @@ static void *answer_loop(void *given) {
             continue;
         }
         if (number == CLOSED) break;
+        atomic_store(&self->busy, 1); /* before it is looked whether a slot is exposed: see cloister_withdraw */
         self->verdict = number == after(self->number) ? answer_question(self) : LINK_MALFORMED;
+        atomic_store(&self->busy, 0);
         self->number = number;
         self->reply->status = self->verdict;
         atomic_store(&self->reply->number, number);

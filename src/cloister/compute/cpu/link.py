@@ -7,8 +7,9 @@ from secrets import randbelow
 
 import torch
 
-from cloister.compute.base import AttentionShape, LinkAnswerer, LinkAsker
+from cloister.compute.base import AttentionShape, Begun, LinkAnswerer, LinkAsker
 from cloister.compute.cpu.library import AnsweringStruct, AskedStruct, AskingStruct, ComparingStruct, SlotStruct
+from cloister.compute.cpu.start import Starting
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import BLOCK_TOKENS, RemoteRows
 from cloister.errors import SetupError, VaultLost
@@ -17,8 +18,9 @@ from cloister.link.memory import NUMBER_AT, LinkShape
 VERDICTS = {1: "vault_lost", 2: "vault_timeout", 3: "link_malformed"}
 LOST = 1
 SLOTS = 64
-MOST_RECORDED = 8192  # tokens of an answer whose queries are compared
+MOST_RECORDED = 8192  # tokens of an answer whose queries are compared: a longer one is not verified
 MERSENNE_61 = 2**61 - 1
+ASKED = 2**63  # as a signed number what link.h's is as an unsigned one
 _Pointer = POINTER(AskedStruct)
 _started: list["CpuAnswerer"] = []  # kept for the life of the process: their threads read memory these objects own
 
@@ -92,18 +94,29 @@ class CpuAnswerer(LinkAnswerer):
         for slot, one in enumerate(self._slots):
             one.blocks = self._tables[slot].data_ptr()
             one.cosine, one.sine = self._rotations[0, slot].data_ptr(), self._rotations[1, slot].data_ptr()
-        self._recorded = min(cache.blocks * BLOCK_TOKENS, MOST_RECORDED)
+        self.recorded = min(cache.blocks * BLOCK_TOKENS, MOST_RECORDED)
         # Pages that nothing asked about are never touched.
-        self._record = torch.zeros(SLOTS, shape.layers, self._recorded, dtype=torch.int64)
+        self._record = torch.zeros(SLOTS, shape.layers, self.recorded, dtype=torch.int64)
         self._query, self._key = torch.zeros(shape.heads * shape.dim), 1 + randbelow(MERSENNE_61 - 1)
         ends = (self._question.address, self._answer.address, addressof(self._slots))
         held = (cache.keys(0).data_ptr(), cache.values(0).data_ptr(), cache.bytes_per_layer, cache.block)
         layers = (self._scales.data_ptr(), self._windows.data_ptr(), self._query.data_ptr(), self._record.data_ptr())
         sizes = (SLOTS, shape.heads, cache.shape.kv_heads, shape.dim, shape.layers, shape.capacity, rotary)
         bf16, number = int(cache.dtype == torch.bfloat16), self._question.word(NUMBER_AT).value
+        self._starting: Starting | None = None
+        self._first = 0
+        self._begun: dict[int, Begun] = {}
         self._struct = AnsweringStruct(
-            *ends, *held, *layers, self._key, *sizes, bf16, self._recorded, self._event, number
+            *ends, *held, *layers, self._key, None, *sizes, bf16, self.recorded, self._event, number
         )
+
+    def compute_first(self, starting: Starting) -> None:
+        """The private layers, from now on alone."""
+        self._starting, self._first = starting, starting.layers
+        self._struct.starting, self._struct.first = starting.address, starting.layers
+
+    def begin(self, slot: int, begun: Begun) -> None:
+        self._begun[slot] = begun
 
     def start(self) -> None:
         if self._library.cloister_answer(byref(self._struct)):
@@ -124,21 +137,29 @@ class CpuAnswerer(LinkAnswerer):
         one = self._slots[slot]
         self._record[slot, :, : one.asked].zero_()
         one.asked = 0
+        if self._starting is not None:
+            begun = self._begun.pop(slot)
+            self._starting.place(slot, begun, self._model.rotation(begun.layout.rotation))
+            self._record[slot, 0, 0] = begun.first - ASKED
         one.length, one.ahead, one.rotated = length, length, int(rotation != 0)
         one.exposed = 1
 
     def _erase(self, slot: int) -> None:
-        self._slots[slot].exposed = 0
+        self._library.cloister_withdraw(byref(self._struct), slot)
 
     def asked(self, slot: int) -> int:
         return int(self._slots[slot].asked)
 
+    def started(self, rows: Sequence[tuple[int, int]], tokens: Sequence[int]) -> bool:
+        known = (row for row in zip(rows, tokens, strict=True) if self._first and row[0][1] < self.recorded)
+        return all(int(self._record[slot, 0, index]) == token - ASKED for (slot, index), token in known)
+
     @contextmanager
     def comparing(self, rows: Sequence[tuple[int, int]]) -> Iterator[Callable[[], bool]]:
         each = self._record[0].numel()
-        places = [slot * each + index if index < self._recorded else -1 for slot, index in rows]
+        places = [slot * each + index if index < self.recorded else -1 for slot, index in rows]
         place = torch.tensor(places, dtype=torch.int64)
-        numbers = (place.data_ptr(), self._record.data_ptr(), self._key, len(rows), self._recorded)
+        numbers = (place.data_ptr(), self._record.data_ptr(), self._key, len(rows), self.recorded, self._first)
         comparing = ComparingStruct(*numbers)
         self._library.cloister_compare(byref(comparing))
         try:

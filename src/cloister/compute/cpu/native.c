@@ -272,6 +272,8 @@ API void cloister_run_layers(const struct layer *const *layers, int count, const
     }
 }
 
+#include "start.h"
+
 /* Starts the thread that answers a vault's link; 0 if it runs. */
 API int cloister_answer(struct answering *self) {
     pthread_t thread;

@@ -1,7 +1,9 @@
 """The CPU behind the contract. Pointers go to C from tensors checked here for dtype, contiguity and size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -9,8 +11,9 @@ import torch
 from cloister.compute.base import PHASES, AttentionShape, CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.cpu import library as c
 from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
+from cloister.compute.cpu.start import Starting
 from cloister.compute.host_cache import HostCache, on_host
-from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
+from cloister.compute.layer import Angles, Beginning, DrawRows, Draws, Gate, Layer, Packed, quantised
 from cloister.compute.layout import Batch
 from cloister.cores import usable_cores
 from cloister.errors import ModelUnsupported, SetupError
@@ -35,6 +38,9 @@ def _up_to(n: int, step: int) -> int:
 class NativeKernels(Kernels):
     """One caller at a time: the team of threads works on one job at once."""
 
+    shows_queries = True
+    takes_starts = True
+
     def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
         self.dtype = dtype
         self._int8 = int8
@@ -48,7 +54,16 @@ class NativeKernels(Kernels):
         self._asked: c.AskingStruct | None = None
         self._remote = torch.empty(0, dtype=torch.int32)
         self._phases = (c_uint64 * len(PHASES))()
+        self._watched: tuple[Collection[int], Callable[[int, torch.Tensor], None]] | None = None
         self.name = f"native-{self.library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
+
+    @contextmanager
+    def watching(self, layers: Collection[int], take: Callable[[int, torch.Tensor], None]) -> Iterator[None]:
+        self._watched = layers, take
+        try:
+            yield
+        finally:
+            self._watched = None
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
         columns, k = weight.shape
@@ -149,6 +164,8 @@ class NativeKernels(Kernels):
         job.keys, job.values = held.keys(layer).data_ptr(), held.values(layer).data_ptr()
         job.scale, job.window = scale, window
         self.library.cloister_attention(byref(job), self._asking(step), layer)
+        if self._watched is not None and layer in self._watched[0]:
+            self._watched[1](layer, q)
         return out
 
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
@@ -162,10 +179,25 @@ class NativeKernels(Kernels):
         job.keys, job.values = held.keys(0).data_ptr(), held.values(0).data_ptr()
         stack = self._kept(layers, self._stack)
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
-        self.library.cloister_run_layers(
-            *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
-            *(step.batch.slots.data_ptr(), byref(job), held.bytes_per_layer, self._asking(step), self._phases),
-        )
+        watched, take = self._watched or ((), None)
+        ends = [at for at, layer in enumerate(layers, 1) if layer.index in watched] if watched else []
+        for start, end in pairwise(sorted({0, *ends, len(layers)})):
+            part = (Pointer * (end - start))(*stack[start:end]) if ends else stack
+            self.library.cloister_run_layers(
+                *(part, end - start, byref(self._space), x.data_ptr(), rows, cosine, sine),
+                *(step.batch.slots.data_ptr(), byref(job), held.bytes_per_layer, self._asking(step), self._phases),
+            )
+            if take is not None and end in ends:
+                queries = self._buffer("qkv", rows, layers[0].qkv.columns)[:, : shape.heads * shape.dim]
+                take(layers[end - 1].index, queries.view(rows, shape.heads, shape.dim))
+
+    def take_starts(self, x: torch.Tensor, step: Step) -> None:
+        rows, width = x.shape
+        self._prepare(step.batch, step.cache, rows, step.cache.shape.dim)
+        self.library.cloister_take_starts(self._asking(step), step.batch.tokens.data_ptr(), x.data_ptr(), width)
+
+    def described(self, beginning: Beginning) -> tuple[Array[Any], c.PackedStruct]:
+        return self._kept(beginning.layers, self._stack), self._kept(beginning.embedding, _packed_struct)
 
     @property
     def draw_rows(self) -> DrawRows:
@@ -309,7 +341,10 @@ class CpuDevice(Device):
     def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> CpuAnswerer:
         if why := self.partition_refusal(model):
             raise SetupError(f"This model's attention cannot be partitioned. {why}")
-        return CpuAnswerer(self.kernels.library, model, on_host(cache), _link_shape(model), question, answer)
+        made = CpuAnswerer(self.kernels.library, model, on_host(cache), _link_shape(model), question, answer)
+        if model.beginning is not None:
+            made.compute_first(Starting(model.beginning, *self.kernels.described(model.beginning), on_host(cache)))
+        return made
 
 
 def _link_shape(model: AttentionShape) -> LinkShape:

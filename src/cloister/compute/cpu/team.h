@@ -40,6 +40,8 @@ static struct {
     atomic_int resting; /* helpers leave their cores to others until the next job */
 } team = {.members = 1, .most = MAX_MEMBERS};
 
+static _Thread_local int alone; /* this thread computes by itself: the team works for another */
+
 static void take_items(int member) {
     for (int i; (i = atomic_fetch_add_explicit(&team.next, 1, memory_order_relaxed)) < team.items;)
         team.fn(team.job, i, member);
@@ -94,9 +96,10 @@ static int team_start(int members) {
 
 static void rest_team(void) { atomic_store_explicit(&team.resting, 1, memory_order_relaxed); }
 
-/* Runs fn for every item and returns when all are done. Only one thread of the process may call it at a time. */
+/* Runs fn for every item and returns when all are done. Only one thread of the process that is not alone may call it at
+ * a time. */
 static void share_out(item_fn fn, const void *job, int items) {
-    if (team.members == 1 || team.most == 1 || items <= 1) {
+    if (alone || team.members == 1 || team.most == 1 || items <= 1) {
         for (int i = 0; i < items; i++) fn(job, i, 0);
         return;
     }

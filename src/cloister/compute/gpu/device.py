@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 
@@ -80,6 +81,12 @@ class GpuDevice(Device):
         if attends:
             leave_no_stack()
         self._open = True
+
+    def finish(self) -> None:
+        """A client of MPS that ends while its kernel runs leaves the kernel without memory: a fault, which ends all."""
+        if self._open:
+            with suppress(RuntimeError):  # the device is lost
+                torch.cuda.synchronize()
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
         """Where processes compute in turns, each has its own."""

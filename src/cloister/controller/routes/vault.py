@@ -34,7 +34,7 @@ class VaultRoute(Route):
             return
         for request_id, params in asked.params.items():
             request = Request(request_id, ask.tenant, self.level, params, "vault", session, ask.salt)
-            request.obfuscation = ask.obfuscation
+            request.obfuscation, request.asks_verified = ask.obfuscation, ask.verify
             self.node.requests.add(request)
         session.vault.send(asked.assignment)
 
@@ -100,13 +100,21 @@ class PartitionedRoute(VaultRoute):
         if request.exposed and request.session is not None:
             request.session.vault.send(Release(request.request_id))
 
+    def _end_service(self, request: Request) -> None:
+        """The vault ends the answer; it answers the service until that is past the step under way."""
+        if request.session is not None and request.exposed and self.node.service is not None:
+            request.exposed, vault = False, request.session.vault
+            self.node.service.cancel(request.request_id, lambda: vault.send(Release(request.request_id)))
+
     def from_vault(self, request: Request, message: msgspec.Struct) -> None:
         if isinstance(message, Prefilled):
             self._prefilled(request, message)
         elif isinstance(message, Verified):
+            if message.finish == "content_filter":
+                self._end_service(request)
             self.node.verification.verified(request, message, self.node.service)
         elif isinstance(message, Failed) and request.holder == "service":
-            self.cancel(request)
+            self._end_service(request)
             self.advance(request, message)
         else:
             super().from_vault(request, message)
@@ -114,6 +122,8 @@ class PartitionedRoute(VaultRoute):
     def from_service(self, request: Request, message: msgspec.Struct) -> None:
         if request.holder != "service":
             super().from_service(request, message)
+        if request.withheld:
+            return  # it was cancelled a moment ago
         assert isinstance(message, Accepted | Tokens | Failed)
         if isinstance(message, Tokens) and request.verified:
             self.node.verification.claimed(request, message, self.node.serving().vocabulary)
@@ -165,7 +175,7 @@ class PartitionedRoute(VaultRoute):
         partitions = tuple(
             Partition(link, each.slot, each.token, each.origin, each.rotation) for each in message.sequences
         )
-        params = replace(request.params, max_tokens=message.max_tokens, seed=message.seed)
+        params = replace(request.params, max_tokens=message.max_tokens, seed=message.seed, stop_recitation=False)
         order = self.order(request, message.public, params, partitions)
         request.verified = self.node.verification.begin(request, order)
         service.send(order)

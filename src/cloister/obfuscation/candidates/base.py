@@ -24,8 +24,8 @@ class Around:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Pool:
-    """The secret is one of the values, whose order does not depend on it. No word is in two of them. `kind` may be
-    shown to the user: "given name, female, common"."""
+    """The secret is one of the values, whose order does not depend on it. No word but of names is in two of them.
+    `kind` may be shown to the user: "given name, female, common"."""
 
     values: tuple[str, ...]
     kind: str

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import product
 
 from cloister.obfuscation.parts import is_telling, words_in
 
@@ -84,9 +85,9 @@ def _listed(word: str) -> Iterator[str]:
         yield f"Mc{word[2:].capitalize()}"
 
 
-def side_by_side(slots: Sequence[Slot]) -> list[tuple[str, ...]]:
-    """All slots take one step together, each around its own block: from any of these one comes to all of these.
-    Ordered by the values of the first slot that has the most."""
+def side_by_side(slots: Sequence[Slot], turns: int = 1) -> list[tuple[str, ...]]:
+    """All slots take one step together, each around its own block; with `turns`, the last of the longest also goes
+    a part of its block alone. From any of these one comes to all of these, in one order."""
     size = min((len(slot.values) for slot in slots if not slot.free), default=len(slots[0].values))
     blocks = []
     for slot in slots:
@@ -95,8 +96,14 @@ def side_by_side(slots: Sequence[Slot]) -> list[tuple[str, ...]]:
         blocks.append((slot.values[start : start + length], slot.index - start))
     if any(size % len(values) for values, _ in blocks):
         raise ValueError("the lengths of free slots divide those of words")
-    first = next(at for values, at in blocks if len(values) == size)
-    return [tuple(values[(at + step - first) % len(values)] for values, at in blocks) for step in range(size)]
+    longest = [place for place, (values, _) in enumerate(blocks) if len(values) == size]
+    turns = min(turns, size) if len(longest) > 1 else 1
+    found = []
+    for turn, step in product(range(turns), range(size)):
+        own = [(at + step) % len(values) for values, at in blocks]
+        own[longest[-1]] = (own[longest[-1]] + turn * (size // turns)) % size
+        found.append([own[longest[0]], own[longest[-1]], *own])
+    return [tuple(values[at] for (values, _), at in zip(blocks, own, strict=True)) for _, _, *own in sorted(found)]
 
 
 def aligned(slot: Slot, size: int = 16) -> Slot | None:

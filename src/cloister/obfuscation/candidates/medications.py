@@ -43,7 +43,8 @@ class Medications:
         both = [slot for slot in slots if slot is not None]
         if len(both) < 2:
             return None
-        values = [joined[2].join(member) for member in side_by_side(both)]
+        made = [joined[2].join(member) for member in side_by_side(both)]
+        values = [value for value in made if MEDICATIONS.slot(value) is None]
         return Pool(apart(values, secret), " + ".join(slot.kind for slot in both))
 
 
@@ -98,4 +99,4 @@ def _strengths(drug: str) -> list[str]:
 
 def known_medications() -> frozenset[str]:
     """For `auto_redact`, which marks them."""
-    return frozenset(name for _, cell in MEDICATIONS for name in cell)
+    return frozenset(name for kind, cell in MEDICATIONS if not kind.startswith("kinds of") for name in cell)

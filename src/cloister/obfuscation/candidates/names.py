@@ -5,16 +5,16 @@ import re
 from collections.abc import Sequence
 
 from cloister.obfuscation.candidates.base import Around, Pool
-from cloister.obfuscation.candidates.cells import Cells, Slot, apart, side_by_side
+from cloister.obfuscation.candidates.cells import Cells, Slot, side_by_side
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 100
+TURNS = 2  # of a full name's words against each other: no two that are drawn share one (`pool_draw`)
 TITLES, SUFFIXES, PARTICLES = (frozenset(word_list(f"names-{kind}")) for kind in ("titles", "suffixes", "particles"))
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[^\w]+|.", re.DOTALL)
 _POSSESSIVE = re.compile(r"['’]s?\Z")
 _INITIALS = tuple("ABCDEFGHJKLMPRST"), tuple("INOUVWYZ")
-_FIXED = TITLES | SUFFIXES | PARTICLES
 LISTS = {"given": Cells("given"), "surname": Cells("surname"), "single": Cells("alone")}
 _CULTURES = "spanish french german italian portuguese slavic dutch nordic turkish south-asian east-asian american"
 CULTURES = tuple(_CULTURES.split())
@@ -40,14 +40,14 @@ class Names:
         if not slots:
             return None
         values = []
-        for member in side_by_side(slots):
+        for member in side_by_side(slots, TURNS):
             others = iter(member)
             spelt = [next(others) if kind else token for token, kind in zip(tokens, kinds, strict=True)]
             if _kinds(spelt) == kinds and same_slots(
                 slots, member, named, around.wanted
             ):  # "Major" is a given name, and a title
                 values.append("".join(spelt) + end)
-        return Pool(apart(values, secret, _FIXED.__contains__), _shown(slots))
+        return Pool(tuple(dict.fromkeys(values)), _shown(slots))
 
 
 def _without_possessive(secret: str) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Hospitals, schools, companies: the words that say what it is stay, the town or people it is named after change.
-Companies of no such form are those of a list."""
+Those of no such form are in a list: companies, and well-known others (agencies, universities, charities, shops), by
+kind and kept by hand in data/bodies.txt."""
 
 import re
 
@@ -12,7 +13,7 @@ from cloister.obfuscation.parts import words_in
 from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 100
-COMPANIES, HEADS = Cells("companies"), Cells("heads")
+COMPANIES, HEADS, BODIES = (Cells(name) for name in ("companies", "heads", "bodies"))
 PUBLIC, PRIVATE = (frozenset(word_list(f"organisations-{kind}")) for kind in ("public", "private"))
 _FIXED = frozenset(word[0] for word in words_in(" ".join(PUBLIC | PRIVATE)))
 _SAINTS = frozenset(("st", "st.", "saint"))
@@ -23,23 +24,32 @@ class Organisations:
     def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
         if len(secret) > MAX_CHARACTERS:
             return None
+        if (slot := BODIES.slot(secret)) is not None:
+            return Pool(slot.values, slot.kind)
         wanted = 2 * around.wanted  # half of them share a word with another
         if (slot := COMPANIES.slot(secret, wanted)) is not None:
-            return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
+            own = tuple(value for value in slot.values if BODIES.slot(value) is None)
+            return Pool(apart(own, secret, _FIXED.__contains__), slot.kind)
         read = _read(secret, wanted)
         if read is None:
             return None
         slots = [slot for _, slot in read if slot is not None]
+        if len(slots) > 1 and any(len(slot.values).bit_count() > 1 for slot in slots):
+            return None  # of the states, which are fifty, alone
         values = []
         for member in side_by_side(slots):
             words = iter(member)
             value = "".join(text if slot is None else next(words) for text, slot in read)
-            if _kinds(_read(value, wanted)) == _kinds(read) and COMPANIES.slot(value) is None:
+            if _kinds(_read(value, wanted)) == _kinds(read) and _is_new(value):
                 values.append(value)
         if secret not in values:
             return None
         kept = apart(values, secret, _FIXED.__contains__)
         return Pool(kept, f"organisation named after a {' + '.join(dict.fromkeys(slot.kind for slot in slots))}")
+
+
+def _is_new(value: str) -> bool:
+    return COMPANIES.slot(value) is None and BODIES.slot(value) is None
 
 
 Reading = list[tuple[str, Slot | None]]
@@ -67,11 +77,7 @@ def _read(secret: str, wanted: int) -> Reading | None:
         if run:
             space = run.pop() if run[-1].isspace() else ""
             saint = len(read) > 1 and read[-2][0].lower() in _SAINTS
-            found = (
-                [(run[0], LISTS["given"].slot(run[0], wanted))]
-                if saint and len(run) == 1
-                else _named(run, public, wanted)
-            )
+            found = _saint(run[0], wanted) if saint and len(run) == 1 else _named(run, public, wanted)
             if found is None or not any(slot for _, slot in found):
                 return None
             read += [*found, *([(space, None)] if space else [])]
@@ -80,10 +86,15 @@ def _read(secret: str, wanted: int) -> Reading | None:
     return read if 0 < sum(slot is not None for _, slot in read) < 4 else None
 
 
+def _saint(name: str, wanted: int) -> Reading:
+    body, end = (name[:-2], name[-2:]) if name[-2:] in ("'s", "’s") else (name, "")
+    return [(body, LISTS["given"].slot(body, wanted)), *([(end, None)] if end else [])]
+
+
 def _named(run: list[str], public: bool, wanted: int) -> Reading | None:
     """The whole run a place (first for what is public), or people, or words that companies have in their names."""
     place, people = PLACES.slot("".join(run), wanted), _people(run, wanted)
-    if place is not None and len(place.values).bit_count() == 1 and (public or people is None):
+    if place is not None and (public or people is None):
         return [("".join(run), place)]
     if people is not None:
         return people

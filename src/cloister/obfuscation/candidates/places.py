@@ -22,6 +22,7 @@ _STREET = re.compile(
     r"(?:(?P<comma>,\s|\s)(?P<rest>.+))?",
     re.DOTALL,
 )
+_ABROAD = re.compile(r"(?P<town>[^,\d]+)(?P<comma>,\s*)(?P<country>[A-Z][A-Za-z ]+)")
 _TOWN = re.compile(
     r"(?P<town>[^,\d]+)(?P<comma>,\s*)(?P<state>[A-Z]{2}|[A-Z][a-z]+(?: [A-Z][a-z]+)*)"
     r"(?:(?P<gap>,?\s+)(?P<zip>[0-9]{5}))?"
@@ -32,8 +33,15 @@ class Places:
     def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
         if len(secret) > MAX_CHARACTERS:
             return None
+        if secret in (short := tuple(_states().values())):
+            return Pool(short, "state of the United States")
         if (slot := PLACES.slot(secret, around.wanted)) is not None:
-            return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
+            values = [value for value in slot.values if value not in short]
+            return Pool(apart(values, secret, _FIXED.__contains__), slot.kind)
+        if secret.startswith("St. ") and (slot := PLACES.slot(f"Saint {secret[4:]}")) is not None:
+            return _saints(secret, slot.kind, around.most)
+        if (found := _ABROAD.fullmatch(secret)) and (abroad := _abroad(found, around.wanted)) is not None:
+            return abroad
         if re.fullmatch("[0-9]{5}", secret):
             return _zip_code(secret, around.most)
         if found := _STREET.fullmatch(secret):
@@ -42,6 +50,23 @@ class Places:
             values = [each for value in town.values if (each := _with_state(value, found, draw)) is not None]
             return Pool(apart(values, secret, _fixed), town.kind) if secret in values else None
         return None
+
+
+def _saints(secret: str, kind: str, most: int) -> Pool:
+    """All towns of a country that are named so; GeoNames writes them out."""
+    towns = (word for own, cell in PLACES if own.partition("#")[0] == kind for word in cell)
+    values = [f"St. {word[6:]}" for word in towns if word.startswith("Saint ")]
+    start = values.index(secret) // most * most
+    return Pool(tuple(values[start : start + most]), kind)
+
+
+def _abroad(found: re.Match[str], wanted: int) -> Pool | None:
+    """A town with its country, which stays."""
+    slot = PLACES.slot(found["town"], wanted)
+    if slot is None or not slot.kind.startswith(f"city in {found['country']}"):
+        return None
+    values = apart(slot.values, found["town"], _FIXED.__contains__)
+    return Pool(tuple(value + found["comma"] + found["country"] for value in values), slot.kind)
 
 
 def _fixed(word: str) -> bool:

@@ -7,8 +7,8 @@ MODULES = {  # by trial, in the order in which they tell most
     "requests": "times",
     "obfuscated": "times",
     "weights": "weights",
-    "passes": "verify",
+    "churn": "verify",
     "million": "verify",
     "verified": "verify",
 }
-WITH_MODEL = ("serve", "verified", "million")
+WITH_MODEL = ("serve", "churn", "verified", "million")

@@ -1,5 +1,5 @@
-"""Verified decoding on a GPU machine: what a vault's pass costs, what `--verify` costs a node whose vaults are there
-already, and a million honest tokens over batches, chunks and restarts, none of which may raise an alarm."""
+"""Verified decoding on a GPU machine: what `--verify` costs a node whose vaults are there already, and a million honest
+tokens over batches, chunks and restarts, none of which may raise an alarm. And vaults that come and go under load."""
 
 import argparse
 import os
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -17,73 +16,29 @@ from time import perf_counter, sleep
 from typing import Any
 
 import msgspec
-import torch
 
 from cloister.addresses import HttpAddress
-from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted
 from cloister.config import DEVELOPMENT_KEY
-from cloister.engine.base import EngineRequest
-from cloister.engine.graph_runner import GraphRunner
-from cloister.engine.sampler import Sampler
-from cloister.engine.sequence import Sequence
 from cloister.errors import CloisterError
-from cloister.messages.types import SamplingParams
 from cloister.models.source import open_folder
 from cloister_bench.connection import Connection, first_model
-from cloister_bench.gpu.model import SHAPE, random_decoder
+from cloister_bench.gpu.model import SHAPE
 from cloister_bench.gpu.trials.serve import processes, served
 from cloister_bench.random_model import write_random_model
 
 Row = dict[str, Any]
 Note = Callable[[str, Any], None]
 MODES = ("off", "all", "sample:0.1", "late")
-SESSIONS, ROUNDS = 32, 2  # one tenant keeps at most three quarters of the 44 vaults that one attention process allows
-NODE = ("--attention-processes", "1", "--max-vaults", "44", "--spare-vaults", "33", "--max-running", "64")
+# one tenant keeps at most three quarters of the 40 vaults that one attention process allows beside those that end
+SESSIONS, ROUNDS, USERS = 30, 2, (32, 64)
+CHURNED, CHURN_S = 40, 120.0  # sessions, of which new ones end others
+NODE = ("--attention-processes=1", "--max-vaults=44", "--spare-vaults=33", "--max-running=64", "--kv-cache-mib=4096")
 PROMPT, ANSWER, REQUESTS = 32, 256, 3
 COMPARED = 8
-PASSES, PASS_START = (16, 32, 64, 128), 512
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+BIG = {name: getattr(SHAPE, name) for name in (*SIZES, "vocab_size", "tie_word_embeddings")}
 SMALL = dict(zip(SIZES, (512, 1536, 4, 8, 4), strict=True))
 MILLION, MILLION_S, RESTARTS_S = 1_000_000, 170.0, (60.0, 110.0)
-
-
-def passes(options: argparse.Namespace, note: Note) -> None:
-    """Milliseconds: a vault computes n claimed tokens, then chooses n tokens, one by one, four and sixteen together."""
-    decoder = random_decoder()
-    blocks = range((PASS_START + PASSES[-1]) // BLOCK_TOKENS + 1)
-    runner = GraphRunner(decoder, decoder.device.cache(decoder.cache_shape, len(blocks)))
-    runner.settle(16)
-    found: list[Row] = []
-    for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=0.9, top_p=0.9, logprobs=5)):
-        for rows in PASSES:
-            found.append(_pass(runner, params, blocks, rows))
-            note("passes", found)
-
-
-def _pass(runner: GraphRunner, params: SamplingParams, blocks: range, rows: int) -> Row:
-    request = EngineRequest(0, "bench", (1,) * PASS_START, params)
-    sequence = Sequence.of(request, arrival=0, max_context=runner.max_context)
-    chunk = Chunk([5] * rows, PASS_START, blocks, Layout(prompt=PASS_START), Wanted.ALL)
-    sampler, logits = Sampler(runner.vocabulary, runner.draw_rows), runner.forward([chunk]).clone()
-
-    def choose(together: int) -> None:
-        for start in range(0, rows, together):
-            at = list(range(start, start + together))
-            sampler.sample(logits, [sequence] * together, at, ahead=at)
-
-    row: Row = {"rows": rows, "temperature": params.temperature, "forward_ms": _ms(lambda: runner.forward([chunk]))}
-    return row | {f"choose_{together}_ms": _ms(partial(choose, together)) for together in (1, 4, 16)}
-
-
-def _ms(run: Callable[[], object], count: int = 10) -> float:
-    times = []
-    for _ in range(count + 2):
-        torch.cuda.synchronize()
-        began = perf_counter()
-        run()
-        torch.cuda.synchronize()
-        times.append(1e3 * (perf_counter() - began))
-    return sorted(times[2:])[count // 2]
 
 
 @dataclass
@@ -162,7 +117,7 @@ def _rates(crowd: Crowd, mode: str) -> Iterator[Row]:
     crowd.found["opening"] = 1
     crowd.together(SESSIONS, each)
     for turn in range(ROUNDS):
-        for users in (SESSIONS, 2 * SESSIONS):
+        for users in USERS:
             crowd.found.clear()
             seconds = crowd.together(users, each)
             rate = crowd.found.pop("tokens", 0) / seconds
@@ -170,9 +125,7 @@ def _rates(crowd: Crowd, mode: str) -> Iterator[Row]:
 
 
 def verified(options: argparse.Namespace, note: Note) -> None:
-    model = _model(
-        options, "verified", {name: getattr(SHAPE, name) for name in (*SIZES, "vocab_size", "tie_word_embeddings")}
-    )
+    model = _model(options, "verified", BIG)
     rows: list[Row] = []
     right: list[str | None] = []
     for mode in MODES:
@@ -188,6 +141,22 @@ def verified(options: argparse.Namespace, note: Note) -> None:
                 ratio = row["tokens_per_s"] * len(beside) / sum(one["tokens_per_s"] for one in beside) if beside else 1
                 rows.append({**row, "ratio": ratio})
                 note("verified", rows)
+
+
+def churn(options: argparse.Namespace, note: Note) -> None:
+    """More kept sessions than one tenant may keep: each new one ends another's vault while the others decode."""
+    model = _model(options, "churned", BIG)
+    with served(model, options.json.with_suffix(".node.log"), *NODE, "--verify", "off") as (url, _):
+        crowd, began = _crowd(url), perf_counter()
+
+        def each(user: int, connection: Connection) -> None:
+            draw = Random(f"churn {user}")
+            while perf_counter() - began < CHURN_S:
+                session = f"c{user % CHURNED}"
+                crowd.ask(connection, session, prompt=_prompt(draw, PROMPT), max_tokens=ANSWER, temperature=0)
+
+        seconds = crowd.together(USERS[-1], each)
+        note("churn", {**crowd.found, "seconds": seconds})
 
 
 def million(options: argparse.Namespace, note: Note) -> None:
