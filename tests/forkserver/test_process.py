@@ -154,10 +154,12 @@ def test_a_vault_ends_when_its_controller_hangs_up(controller):
     assert vault.ended()
 
 
-def test_a_vault_ends_with_its_link(controller):
+def test_a_vault_outlives_its_link(controller):
     vault = ready_vault(controller)
     vault.link.close_down()
     assert isinstance(vault.line.handle(), LinkBroken)
+    assert not vault.ended(0)
+    vault.line.socket.shutdown(socket.SHUT_RDWR)
     assert vault.ended()
 
 

@@ -513,11 +513,14 @@ def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(
     assert not wire.thread.is_alive() and answerer.left
 
 
-def test_a_broken_link_ends_the_vault_with_its_code(room: Room, answerer: FakeAnswerer):
+def test_a_broken_link_is_reported_once_and_the_vault_goes_on(room: Room, answerer: FakeAnswerer):
     wire = Wire(room)
     assert wire.handle() == VaultReady(VERSION)
     answerer.break_with("link_malformed")
     assert wire.handle() == LinkBroken("link_malformed")
+    wire.send(confide(7, WORDS[:30]))
+    assert wire.handle() == PromptAccepted(7, 30)
+    wire.ours.close()
     wire.thread.join(30)
     assert not wire.thread.is_alive()
 

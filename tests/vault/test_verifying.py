@@ -14,7 +14,7 @@ import pytest
 
 from cloister.engine.sampler import Sampler
 from cloister.errors import ProtocolError
-from cloister.messages.controller_vault import Claimed, LeaseCores, Prefilled, Verified
+from cloister.messages.controller_vault import Claimed, FinishAlone, LeaseCores, Prefilled, Verified
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import ObfuscationParams, ObfuscationSecrets, TextPrompt, TokenPrompt
 from cloister.models.decoder import Decoder
@@ -135,8 +135,10 @@ def test_other_queries_or_more_of_them_are_reported(llama: Decoder, same: bool, 
 
 
 @pytest.mark.parametrize(("asked", "ended"), [(4, False), (5, True), (7, True), (1000, False)])
-def test_an_answer_longer_than_the_record_of_what_was_asked_fails(llama: Decoder, asked: int, ended: bool):
-    """Queries behind the record are not compared: nothing that is computed after them counts as verified."""
+def test_an_answer_longer_than_the_record_of_what_was_asked_goes_on_without_the_service(
+    llama: Decoder, asked: int, ended: bool
+):
+    """Queries behind the record are not compared."""
 
     class Short(FakeAnswerer):
         recorded = 4
@@ -149,8 +151,7 @@ def test_an_answer_longer_than_the_record_of_what_was_asked_fails(llama: Decoder
     begun(room, max_tokens=5 if asked == 1000 else 8)
     honest, _ = engine_answer(llama, tuple(WORDS.encode()), max_tokens=8)
     found = claim(room, 1, honest[1:4], 16)
-    failures = [each for each in room.said if isinstance(each, Failed)]
-    assert [each.code for each in failures] == ["service_unavailable"] * ended
+    assert [each for each in room.said if isinstance(each, FinishAlone)] == [FinishAlone(1)] * ended
     assert [list(each.tokens) for each in found] == [honest[1:4]] * (not ended)
     assert all(each.asked_otherwise is (asked == 1000) for each in found)
     answerer.close()
@@ -161,6 +162,114 @@ def test_a_vault_without_room_fails_the_answer(llama: Decoder, answerer: FakeAns
     begun(room, max_tokens=300)
     taken = room.pool.allocate(room.pool.free) or []
     room.say(Claimed(1, (5, 6)))
+    room.serve()
+    [failure] = [said for said in room.said if isinstance(said, Failed)]
+    assert failure.request_id == 1 and "no room" in failure.message
+    room.pool.release(taken)
+
+
+def alone(room: Room, *numbers: int) -> dict[tuple[int, int], tuple[list[int], list[Any], list[Any]]]:
+    """What comes without the service, by request and sequence: tokens, logprobs and ends."""
+    before = len(room.said)
+    for number in numbers:
+        room.say(FinishAlone(number))
+    room.serve()
+    found: dict[tuple[int, int], tuple[list[int], list[Any], list[Any]]] = {}
+    for said in room.said[before:]:
+        assert not isinstance(said, Failed)
+        if isinstance(said, Verified):
+            tokens, scores, ends = found.setdefault((said.request_id, said.sequence), ([], [], []))
+            tokens += said.tokens
+            scores += said.logprobs or ()
+            ends += [] if said.finish is None else [said.finish]
+    return found
+
+
+@pytest.mark.parametrize("after", ["nothing", "claims", "a lie", "an early end", "a claim under way"])
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_alone_a_vault_says_what_an_honest_service_would(decoder: Decoder, answerer: FakeAnswerer, params, after):
+    params = {**params, "max_tokens": 24}
+    room = Room(decoder, answerer=answerer)
+    begun(room, **params)
+    honest, logprobs = engine_answer(decoder, tuple(WORDS.encode()), **params)
+    done = 1
+    if after != "nothing":
+        done += len(claim(room, 1, honest[1:10], 9)[0].tokens)
+    if after == "a lie":
+        [named] = claim(room, 1, [(honest[10] + 1) % decoder.vocabulary, 5, 6], 3)
+        done += len(named.tokens)
+    elif after == "an early end":
+        assert claim(room, 1, [], 1) == [] and room.say(Claimed(1, ()))[0] == Verified(1, ())
+    elif after == "a claim under way":
+        room.say(Claimed(1, (1, 2, 3)))
+    tokens, scores, ends = alone(room, 1)[1, 0]
+    assert (tokens, scores, ends) == (honest[done:], logprobs[done:], ["length"])
+    room.release(1)
+    assert not room.wants_cores and room.say(FinishAlone(1)) == []
+
+
+def test_alone_a_vault_ends_at_a_stop_token(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, answerer=answerer)
+    honest, _ = engine_answer(llama, tuple(WORDS.encode()))
+    begun(room, stop_tokens=(honest[3],))
+    assert alone(room, 1)[1, 0] == (honest[1 : honest.index(honest[3]) + 1], [], ["stop"])
+
+
+def test_alone_the_answers_of_a_session_go_on_together_beside_a_new_prompt(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, answerer=answerer)
+    prompts = {number: tuple(range(3, 20 + number)) for number in (1, 2, 3)}
+    for number in (1, 2):
+        room.confide(number, TokenPrompt(prompts[number]))
+    room.serve()
+    for number in (1, 2):
+        room.say(FinishAlone(number))
+    room.say(LeaseCores(1))
+    assert [each.request_id for each in room.said if isinstance(each, Verified)] == [1, 2]
+    room.confide(3, TokenPrompt(prompts[3]))
+    room.serve()
+    said = {each.request_id: each for each in room.said if isinstance(each, Prefilled)}
+    assert said[3].sequences[0].token == engine_answer(llama, prompts[3])[0][0]
+    for number in (1, 2):
+        made = [
+            one for each in room.said if isinstance(each, Verified) and each.request_id == number for one in each.tokens
+        ]
+        assert made == engine_answer(llama, prompts[number])[0][1:]
+
+
+@pytest.mark.parametrize("ahead", [0, 5, 15])
+def test_alone_the_sequences_of_a_request_end_where_the_last_one_stops(
+    llama: Decoder, answerer: FakeAnswerer, ahead: int
+):
+    """Whichever of them the service had verified further."""
+    names, params = ("Ann", "Bob"), {"max_tokens": 40, "temperature": 0.9, "seed": 5}
+    texts = [f"My name is {name}. Say it.".encode() for name in names]
+    free = [engine_answer(llama, tuple(text), **params)[0] for text in texts]
+    stops = {free[0][4], free[1][11]}
+    params["stop_tokens"] = tuple(stops)
+    places = [next(at for at, token in enumerate(answer) if token in stops) for answer in free]
+    whole = max(places) + 1
+    room = Room(llama, answerer=answerer)
+    hidden = ObfuscationSecrets(bytes(32), (("Bob",),))
+    text = TextPrompt("My name is <redacted>Ann</redacted>. Say it.", hidden=hidden)
+    room.confide(1, text, "obfuscated", ObfuscationParams(fakes=1), **params)
+    room.serve()
+    [prefilled] = [said for said in room.said if isinstance(said, Prefilled)]
+    order = sorted(range(2), key=lambda i: [each.token for each in prefilled.sequences].index(free[i][0]))
+    ordered = [free[i] for i in order]
+    said = claim(room, 1, ordered[0][1 : 1 + ahead], 16) if ahead else []
+    made = [[token for each in said for token in each.tokens], []]
+    for (_, number), (tokens, _, ends) in sorted(alone(room, 1).items()):
+        made[number] += tokens
+        assert ends in ([], ["stop"])
+    assert [ordered[i][0:1] + made[i][: whole - 1] for i in range(2)] == [each[:whole] for each in ordered]
+    assert min(map(len, made)) == whole - 1
+
+
+def test_alone_an_answer_without_room_in_the_vault_fails(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
+    begun(room, max_tokens=300)
+    taken = room.pool.allocate(room.pool.free) or []
+    room.say(FinishAlone(1))
     room.serve()
     [failure] = [said for said in room.said if isinstance(said, Failed)]
     assert failure.request_id == 1 and "no room" in failure.message

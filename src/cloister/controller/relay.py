@@ -23,7 +23,7 @@ from cloister.controller.vaults import Vaults
 from cloister.controller.verification import Verification
 from cloister.controller.views import Views
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
-from cloister.levels import LEVELS, Decodes, LevelName, Reader
+from cloister.levels import LEVELS, OBFUSCATED, PARTITIONED, Decodes, LevelName, Reader
 from cloister.messages import controller_frontend as wire
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.controller_service import ForgetTenant, Paused
@@ -44,7 +44,7 @@ FAILED = ServiceUnavailable(
 
 
 class Availability:
-    """Only the frontend `rehearser` may ask at a closed level."""
+    """Only the frontend `rehearser` may ask at a closed level, except where vaults do without the service."""
 
     def __init__(self, node: Node, vaults: Vaults) -> None:
         self._node, self._vaults = node, vaults
@@ -60,7 +60,9 @@ class Availability:
         return tuple(name for name in offered if name not in self.closed and self._has_processes(name))
 
     def check(self, level: str, frontend: int) -> None:
-        if frontend != self.rehearser and (reason := self.closed.get(level)) is not None:
+        reason = self.closed.get(level)
+        alone = reason is UNTRIED and level in (PARTITIONED, OBFUSCATED) and self._node.verification.always
+        if frontend != self.rehearser and reason is not None and not (alone and self._vaults.can_be_had):
             raise reason
 
     def close(self, levels: Iterable[str], reason: CloisterError = UNTRIED) -> None:
@@ -248,11 +250,13 @@ class Relay:
         assert isinstance(route, VaultRoute)
         route.advance(request, tokens)
 
-    def _deviated(self, request: Request, reason: CloisterError, restarts: bool) -> None:
-        """The vault or the service lies: neither goes on, unless services were ended too often for that."""
-        self.requests.fail(request, reason)
-        if request.session is not None:
-            self.sessions.end(request.session)
+    def _deviated(self, request: Request, reason: CloisterError | None, restarts: bool) -> None:
+        """The vault or the service lies: neither goes on, unless services were ended too often for that, or nothing
+        left yet that the vault alone does not say."""
+        if reason is not None:
+            self.requests.fail(request, reason)
+            if request.session is not None:
+                self.sessions.end(request.session)
         if self._node.service is not None:
             self._node.service.abort() if restarts else self._node.service.cancel(request.request_id, lambda: None)
 

@@ -121,6 +121,7 @@ class Request:
     shown: tuple[int, ...] = ()
     made: dict[int, list[int]] = field(default_factory=dict)
     verified: bool = False  # its vault computes the answer again
+    alone: bool = False  # and goes on without the service
     withheld: bool = False  # and ended it, because it recites
     asks_verified: bool = False
     labels: Labels = NO_LABELS

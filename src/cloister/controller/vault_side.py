@@ -1,5 +1,6 @@
 """The relay's side towards vaults. Prompts are bytes here. A vault that sends a message out of turn is ended."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,8 @@ from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import ExtraAnswer, SamplingParams
 from cloister.process.watchdog import SILENT
+
+log = logging.getLogger(__name__)
 
 MAX_BYTES_PER_TENANT = 32 * 1024 * 1024  # of prompts that wait for a vault
 
@@ -130,7 +133,7 @@ class VaultQueue:
 
 def _may_say(request: Request, message: msgspec.Struct) -> bool:
     """A vault that verifies what the service claims may also say that it cannot."""
-    if isinstance(message, wire.Verified):
+    if isinstance(message, wire.Verified | wire.FinishAlone):
         return request.holder == "service"
     return request.holder == "vault" or (isinstance(message, Failed) and request.verified)
 
@@ -181,7 +184,9 @@ class VaultSide:
             vault.when_sealed(partial(self._attach, vault))
 
     def _attach(self, vault: Vault) -> None:
-        if self._node.service is not None:
+        session, deviations = self.sessions.of_vault(vault), self._node.verification.deviations
+        vault.alone = vault.alone or session is None or deviations.too_many_of(session.key.owner)
+        if self._node.service is not None and not vault.alone:
             self._node.service.attach(vault.number, vault.link, vault.slot)
 
     def _session_ended(self, session: Session) -> None:
@@ -210,8 +215,12 @@ class VaultSide:
             case wire.CoresDone():
                 self._core_lease.done(vault.number)
             case wire.LinkBroken():
-                raise ProtocolError("A vault was asked what it must not answer.")
-            case wire.PromptAccepted() | wire.Prefilled() | wire.Verified() | Tokens() | Failed():
+                if (session := self.sessions.of_vault(vault)) is None:
+                    raise ProtocolError("A vault was asked what it must not answer.")
+                if not vault.alone:
+                    log.error("A vault was asked what it must not answer.")
+                    self._node.unlink(session)
+            case wire.PromptAccepted() | wire.Prefilled() | wire.Verified() | wire.FinishAlone() | Tokens() | Failed():
                 request = self._node.requests.get(message.request_id)
                 if request is None:  # cancelled a moment ago
                     if isinstance(message, wire.Prefilled):

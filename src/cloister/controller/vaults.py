@@ -41,6 +41,7 @@ class Vault:
         self._when_sealed: list[Callable[[], None]] = []
         self.link = LinkMemory(shape)
         self.open = True
+        self.alone = False  # no service may ask it
         self.ordered_at = monotonic()
         self.taken_at: float | None = None
         self.sealed_at: float | None = None

@@ -2,22 +2,23 @@
 `all`: then alone, and all answers of a tenant a chunk at a time: which of two is first would be the service's to say.
 `late`: at once, but at most a chunk ahead of the vault, and an answer's end waits for it. `sample`:
 as `late`, for a share of the requests that this process draws. One that asks for it, or whose vault ends it if it
-recites, is verified as at `all`. A service that deviates is ended; after many such ends it stays, all is at `all`."""
+recites, is verified as at `all`. A service that deviates is ended; after many such ends it stays, all is at `all`.
+An answer that is verified as at `all` never fails by the service: its vault goes on alone, from what is verified."""
 
 import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from secrets import SystemRandom
-from time import monotonic
 
 from msgspec.structs import replace
 
-from cloister.controller.requests import Request
+from cloister.controller.deviations import Deviations
+from cloister.controller.requests import Request, rounded
 from cloister.controller.service import Service
-from cloister.errors import CloisterError, Deviation, ProtocolError, ServiceUnavailable, VaultLost
+from cloister.errors import Deviation, ProtocolError, VaultLost
 from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
-from cloister.messages.controller_vault import Claimed, Verified
+from cloister.messages.controller_vault import Claimed, FinishAlone, Verified
 from cloister.messages.generation import Failed, Tokens
 from cloister.messages.types import FinishReason, TokenLogprob
 from cloister.verify_mode import VerifyMode
@@ -25,18 +26,7 @@ from cloister.verify_mode import VerifyMode
 log = logging.getLogger(__name__)
 
 CHUNK = 16  # tokens of a sequence that leave together, and that are ahead of the vault at most
-MOST_KEPT = 1024  # troubles of one tenant that are remembered
-MOST_TROUBLES = 3  # deviations and aborts of one tenant in an hour: its own vaults may be what deviates
-MOST_RESTARTS = 12  # for deviations in an hour, of all tenants: accounts whose vaults lie must not keep the node down
-HOUR_S = 3600.0
-FAULT_S = 2.0  # a GPU's fault ends vaults first, then the service
 Order = GeneratePartitioned | GenerateVariants
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trouble:
-    at: float
-    aborted: bool
 
 
 @dataclass(slots=True, repr=False)
@@ -64,7 +54,8 @@ class _Stream:
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Claims:
-    """`order`: what the service was asked. `waits`: for a service, since the last one ended. `end`: once verified."""
+    """`order`: what the service was asked. `waits`: for a service, since the last one ended. `end`: once verified.
+    Of a `whole` one nothing leaves before it is verified; `alone`: its vault goes on without the service."""
 
     request: Request
     order: Order
@@ -75,10 +66,17 @@ class _Claims:
     asked_for_end: bool = False
     waits: bool = False
     tried_again: bool = False
+    alone: bool = False
 
     @property
     def in_flight(self) -> bool:
         return any(stream.sent for stream in self.streams) or self.asked_for_end
+
+    @property
+    def may_go_alone(self) -> bool:
+        """Nothing is out that is not verified. The node's own trials shall fail."""
+        released = any(claim.released for stream in self.streams for claim in stream.claims)
+        return not self.at_once and self.request.counts and not released
 
     @property
     def has_chunk(self) -> bool:
@@ -92,48 +90,60 @@ class _Claims:
 
 
 class Verification:
-    """`release` passes a message on to the user; `deviated` ends a request, its vault and, if so said, the service."""
+    """`release` passes a message on to the user. `deviated` takes a request from the service, or ends this if so said;
+    with a reason it ends the request and its vault."""
 
     def __init__(
         self,
         mode: VerifyMode,
         release: Callable[[Request, Tokens], None],
-        deviated: Callable[[Request, CloisterError, bool], None],
+        deviated: Callable[[Request, Deviation | None, bool], None],
     ) -> None:
         self._mode, self._release, self._deviated = mode, release, deviated
         self.longest = CHUNK
         self._draw = SystemRandom().random
         self._claims: dict[int, _Claims] = {}
-        self._troubles: dict[str, deque[_Trouble]] = {}
-        self._restarts: deque[float] = deque(maxlen=MOST_RESTARTS)
-        self._struck: set[str] = set()  # owners of answers that were aborted just before the service ended
+        self.deviations = Deviations()
         self._round: dict[str, list[_Claims]] = {}  # by owner: answers of which a chunk leaves next, together
         self._releasing = False
 
-    def check(self, owner: str) -> None:
-        """Raise if this tenant's vaults and the service disagreed too often: one user must not end it for all, and
-        each abort could tell this tenant something."""
-        recent = self._troubles.get(owner, deque())
-        while recent and recent[0].at < monotonic() - HOUR_S:
-            recent.popleft()
-        if len(recent) >= MOST_TROUBLES:
-            raise ServiceUnavailable(
-                "This tenant's vaults and the service disagreed too often.", hint="Ask the server's operator."
-            )
+    @property
+    def always(self) -> bool:
+        """Whether each answer is verified as at `all`."""
+        return self._mode.name == "all" or self.deviations.restarted_often
 
-    def begin(self, request: Request, order: Order) -> bool:
+    def begin(self, request: Request, order: Order, service: Service | None) -> bool:
         """Whether this request is verified: the service does not learn it."""
-        whole = request.asks_verified or request.params.stop_recitation or self._restarted_often
-        whole = whole or self._mode.name == "all"
+        assert request.session is not None
+        alone = request.session.vault.alone or self.deviations.too_many_of(request.owner)
+        whole = request.asks_verified or request.params.stop_recitation or self.always or alone
         if not whole and self._draw() >= self._mode.share:
             return False
         streams = [_Stream() for _ in range(request.sequences)]
-        self._claims[request.request_id] = _Claims(request, order, not whole, streams)
+        claims = self._claims[request.request_id] = _Claims(request, order, not whole, streams)
+        if alone or (whole and service is None):
+            self._finish_alone(claims)
         return True
 
-    @property
-    def _restarted_often(self) -> bool:
-        return len(self._restarts) == MOST_RESTARTS and self._restarts[0] > monotonic() - HOUR_S
+    def goes_alone(self, request: Request) -> bool:
+        """From now on, where nothing is out that is not verified."""
+        claims = self._claims.get(request.request_id)
+        if claims is None or not (claims.alone or claims.may_go_alone):
+            return False
+        if not claims.alone:
+            self._finish_alone(claims)
+            self._deviated(request, None, False)
+        return True
+
+    def _finish_alone(self, claims: _Claims) -> None:
+        session = claims.request.session
+        assert session is not None
+        claims.alone = claims.request.alone = True
+        claims.waits = claims.asked_for_end = False
+        for stream in claims.streams:
+            stream.claims.clear()
+            stream.sent = 0
+        session.vault.send(FinishAlone(claims.request.request_id))
 
     def forget(self, request_id: int) -> None:
         if (claims := self._claims.pop(request_id, None)) is not None:
@@ -189,50 +199,84 @@ class Verification:
             claims.asked_for_end = True
             session.vault.send(Claimed(claims.request.request_id, (), len(claims.streams) - 1))
 
-    def verified(self, request: Request, message: Verified, service: Service | None) -> None:
+    def verified(self, request: Request, message: Verified, vocabulary: int, service: Service | None) -> None:
+        """A vault's logprobs are checked here: later it may be another process's message that releases them."""
         claims = self._claims.get(request.request_id)
-        if claims is None or message.sequence >= len(claims.streams):
+        if claims is None or message.sequence >= len(claims.streams) or claims.end is not None:
             raise ProtocolError("A vault verified what nothing claimed.")
+        if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
+            raise ProtocolError("The number of logprobs is not the number of tokens.")
+        rounded(message.logprobs, request.params.logprobs, vocabulary)
+        if claims.alone:
+            self._add_alone(claims, message, vocabulary)
+            return
         stream = claims.streams[message.sequence]
         empty = not message.tokens and not claims.asked_for_end and message.finish != "content_filter"
         if len(message.tokens) > stream.sent or empty:
             raise ProtocolError("A vault verified more than was claimed.")
-        if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
-            raise ProtocolError("The number of logprobs is not the number of tokens.")
         claims.asked_for_end = claims.asked_for_end and bool(message.tokens)
-        if message.asked_otherwise:
-            self._deviates(claims, len(stream.verified) + 2, "The service queried the vault for something else")
+        before, honest = len(stream.verified), list(map(_Claim, message.tokens, _scores(message)))
+        claimed = [stream.claims[at] for at in range(len(honest))]
+        position, why = before + 2, "The service queried the vault for something else"
+        deviates = message.asked_otherwise
+        if not deviates:
+            for one, other in zip(claimed, honest, strict=True):
+                if deviates := (one.token, one.logprob) != (other.token, other.logprob):
+                    why = f"The honest token has the id {other.token}"
+                    break
+                position += 1
+        if not deviates and message.finish != "content_filter":
+            rest = [each for each in claims.streams if each is not stream or len(honest) < len(each.claims)]
+            over = not claims.asked_for_end and not any(each.claims for each in rest)
+            uneven = len({len(each.verified) + len(each.claims) for each in claims.streams}) > 1
+            position, why = before + len(honest) + 1, "The answer does not end there"
+            deviates = message.finish != (claims.finish if over else None) or bool(message.finish and uneven)
+        if deviates:
+            self._deviates(claims, message, vocabulary, position, why)
             return
-        scores = message.logprobs or (None,) * len(message.tokens)
-        honest: list[_Claim] = []
-        for token, score in zip(message.tokens, scores, strict=True):
-            claim = stream.claims.popleft()
-            stream.sent -= 1
-            if (claim.token, claim.logprob) != (token, score):
-                self._deviates(claims, len(stream.verified) + 2, f"The honest token has the id {token}")
-                return
-            stream.verified.append(token)
-            honest.append(claim)
+        for claim in claimed:
+            stream.claims.popleft()
+            stream.verified.append(claim.token)
+        stream.sent -= len(claimed)
+        self._go_on(claims, message, claimed, service)
+
+    def _go_on(self, claims: _Claims, message: Verified, honest: list[_Claim], service: Service | None) -> None:
+        waiting = [claim for claim in honest if not claim.released]
+        stream = claims.streams[message.sequence]
         if message.finish == "content_filter":
-            stream.held += honest
+            stream.held += waiting
             self._withhold(claims)
             return
-        over = not claims.in_flight and not any(each.claims for each in claims.streams)
-        if message.finish != (claims.finish if over else None):
-            self._deviates(claims, len(stream.verified) + 1, "The answer does not end there")
-            return
         if claims.at_once:
-            late = [claim for claim in honest if not claim.released]
-            self._let_out(claims, message.sequence, late, message.finish)
+            self._let_out(claims, message.sequence, waiting, message.finish)
         else:
-            stream.held += (claim for claim in honest if not claim.released)
+            stream.held += waiting
             claims.end = message.finish
-            self._go_round(request.owner)
-        if request.request_id in self._claims:
+            self._go_round(claims.request.owner)
+        if claims.request.request_id in self._claims:
             if claims.at_once:
                 self._release_ahead(claims, message.sequence)
             if claims.waits:
                 self._resume(claims, service)
+
+    def _add_alone(self, claims: _Claims, message: Verified, vocabulary: int) -> None:
+        """What the vault says is the answer. Sequences end together: the service may have had one verified further."""
+        stream = claims.streams[message.sequence]
+        whole = 1 + len(stream.verified) + len(message.tokens)
+        if whole > claims.request.params.max_tokens or any(token >= vocabulary for token in message.tokens):
+            raise ProtocolError("A token is not of this model, or was not asked for.")
+        stream.verified += message.tokens
+        stream.held += map(_Claim, message.tokens, _scores(message))
+        if message.finish == "content_filter":
+            self._withhold(claims)
+            return
+        if message.finish is not None:
+            least = min(len(each.verified) for each in claims.streams)
+            for each in claims.streams:
+                for _ in range(len(each.verified) - least):
+                    each.held.pop()
+            claims.end = message.finish
+        self._go_round(claims.request.owner)
 
     def _withhold(self, claims: _Claims) -> None:
         """The vault ends it before the chunk in which it recites: whole chunks leave, as if there were no more."""
@@ -274,63 +318,63 @@ class Verification:
             last = number == len(chunks) - 1 and not rest
             self._let_out(claims, number, chunk, claims.end if last else None)
 
-    def _deviates(self, claims: _Claims, position: int, honest: str) -> None:
-        """The service's own token stays here: it may be another user's word."""
+    def _deviates(self, claims: _Claims, message: Verified, vocabulary: int, position: int, honest: str) -> None:
+        """The service's own token stays here: it may be another user's word. Where nothing else left, nor does the
+        position, which the service chose."""
         request = claims.request
-        self._note_trouble(request)
+        self.deviations.note(request.owner)
         log.error("The service deviated at token %d of an answer.", position)
-        self.forget(request.request_id)
-        if restarts := not self._restarted_often:
-            self._restarts.append(monotonic())
-        if self._restarted_often:
-            log.error("%d deviations in an hour: now every answer is verified before it leaves.", MOST_RESTARTS)
+        reason = None if claims.may_go_alone else Deviation(f"Token {position} of the answer was altered. {honest}.")
+        if reason is None:
+            self._finish_alone(claims)
+            self._add_alone(claims, message, vocabulary)
+        else:
+            self.forget(request.request_id)
+        restarts = self.deviations.restarts()
+        if self.deviations.restarted_often:
             for each in self._claims.values():
                 each.at_once = False
-        self._deviated(request, Deviation(f"Token {position} of the answer was altered. {honest}."), restarts)
-
-    def _note_trouble(self, request: Request, *, aborted: bool = False) -> None:
-        self._troubles.setdefault(request.owner, deque(maxlen=MOST_KEPT)).append(_Trouble(monotonic(), aborted))
+        self._deviated(request, reason, restarts)
 
     # ---- a service that ends, and the next one
 
     def goes_on_after(self, request: Request, failure: Failed, service: Service) -> bool:
-        """A request that the service ended begins again once, from what is verified: the user sees a delay."""
+        """A request that the service ended: its vault goes on alone. One whose tokens leave at once begins again once,
+        from what is verified."""
+        if self.goes_alone(request):
+            return True
         claims = self._claims[request.request_id]
         aborted = failure.code == VaultLost.code
         if aborted or claims.tried_again or not self.survives(request):
-            self._note_trouble(request, aborted=aborted)
+            self.deviations.note(request.owner, aborted=aborted)
             return False
         claims.tried_again = True
         self._resume(claims, service)
         return True
 
     def survives(self, request: Request) -> bool:
-        """Whether the next service goes on from what is verified: not where the user has more than that."""
+        """Whether the next service goes on from what is verified: not where the user has more than that. If that one
+        ends, too, the vault goes on alone."""
         claims = self._claims.get(request.request_id)
-        if claims is None or request.owner in self._struck:
+        if claims is None:
             return False
-        if claims.finish is not None:
+        if claims.alone or claims.finish is not None:
             return True
         for stream in claims.streams:
             if any(claim.released for claim in list(stream.claims)[stream.sent :]):
                 return False
             while len(stream.claims) > stream.sent:
                 stream.claims.pop()
+        if claims.tried_again and self.goes_alone(request):
+            return True
         claims.waits = True
+        claims.tried_again = claims.tried_again or not claims.at_once
         return True
 
     def service_gone(self) -> None:
-        """Aborts just before its end are one trouble: the same fault may have caused them all. Their tenants' other
-        answers end, too, so which ones were aborted tells nothing."""
-        for owner, troubles in self._troubles.items():
-            late = [one for one in troubles if one.aborted and one.at >= monotonic() - FAULT_S]
-            for one in late[1:]:
-                troubles.remove(one)
-            if late:
-                self._struck.add(owner)
+        self.deviations.service_gone()
 
     def service_up(self, service: Service) -> None:
-        self._struck.clear()
         for claims in list(self._claims.values()):
             if claims.waits:
                 self._resume(claims, service)
@@ -339,3 +383,7 @@ class Verification:
         if service is not None and not claims.in_flight:
             claims.waits = False
             service.send(claims.resumed())
+
+
+def _scores(message: Verified) -> tuple[TokenLogprob | None, ...]:
+    return message.logprobs or (None,) * len(message.tokens)

@@ -53,6 +53,11 @@ class Claimed(RequestMessage, frozen=True):
     sequence: SequenceNumber = 0
 
 
+class FinishAlone(RequestMessage, frozen=True):
+    """Controller → vault: go on from what is verified, without the service. Vault → controller: it must, since the
+    record of what was asked is full."""
+
+
 class LeaseCores(Message, frozen=True):
     """Controller → vault: the vault may use this number of cores for the work it asked for, up to `tokens` tokens."""
 
@@ -106,7 +111,7 @@ class Prefilled(RequestMessage, frozen=True):
 
 
 class Verified(RequestMessage, frozen=True):
-    """Vault → controller: what honestly comes next, up to the first difference. `finish`: once, with the last tokens.
+    """Vault → controller: what honestly comes next, up to the first difference or alone. `finish`: once, at the end.
     `asked_otherwise`: the service queried the vault for something else."""
 
     tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_CLAIMED)]
@@ -117,12 +122,12 @@ class Verified(RequestMessage, frozen=True):
 
 
 class LinkBroken(Message, frozen=True):
-    """Vault → controller: the service sent a wrong question on the link, so this vault has stopped answering."""
+    """Vault → controller: the service sent a wrong question on the link, so this vault answers no more questions."""
 
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = AssignPrompt | Release | Cancel | Answered | Claimed | LeaseCores | Ping
-AboutPrompts = PromptAccepted | Prefilled | Verified | Tokens | Failed
+ToVault = AssignPrompt | Release | Cancel | Answered | Claimed | FinishAlone | LeaseCores | Ping
+AboutPrompts = PromptAccepted | Prefilled | Verified | FinishAlone | Tokens | Failed
 # A bridge that gets no vault sends StartFailed; a vault that was sealed must not.
 FromVault = VaultReady | StartFailed | WantCores | CoresDone | AboutPrompts | LinkBroken | Pong

@@ -1,6 +1,6 @@
 """The vault's process: take prompts, ask for cores, compute a piece, send the result. One thread of Python; questions
-on the link are answered by a thread of C. It ends when the controller hangs up or when the service breaks the rules
-of the link."""
+on the link are answered by a thread of C, until the service breaks the rules of the link. It ends when the controller
+hangs up."""
 
 from __future__ import annotations
 
@@ -132,8 +132,10 @@ class Vault:
         while True:
             ready = {fd for fd, _ in poll.poll()}
             if self._answerer.fileno() in ready:
+                poll.unregister(self._answerer.fileno())
                 control.sendall(encode_frame((wire.LinkBroken(self._answerer.verdict),)))
-                return
+            if control.fileno() not in ready:
+                continue
             data = control.recv(RECEIVE_BYTES)
             if not data:
                 return
@@ -159,6 +161,9 @@ class Vault:
                 return []
             case wire.Claimed(request_id=request_id, sequence=number, tokens=claimed):
                 return list(self._verifying.claim(request_id, number, claimed))
+            case wire.FinishAlone(request_id=request_id):
+                self._verifying.finish_alone(request_id)
+                return []
             case wire.Answered(request_id=request_id, streams=streams):
                 self._obfuscating.answered(request_id, streams)
                 return []
@@ -237,8 +242,9 @@ class Vault:
             self._wanted = wire.WantCores(-(-_prompt_bytes(self._unread[0]) // BYTES_LIKE_A_TOKEN), reading=True)
         elif tokens := self._next_tokens:
             self._wanted = wire.WantCores(tokens)
-        elif self._isolated.has_work:
-            self._wanted = wire.WantCores(min(self._chunk, max(self._isolated.remaining, 1)))
+        elif self._isolated.has_work or self._verifying.alone:
+            isolated = min(self._chunk, max(self._isolated.remaining, 1)) if self._isolated.has_work else 0
+            self._wanted = wire.WantCores(isolated + self._verifying.alone)
         return [] if self._wanted is None else [self._wanted]
 
     @property
@@ -254,7 +260,8 @@ class Vault:
             return self._hide(hiding)
         request_id = self._partitioned.next_request
         if request_id is None:
-            return list(self._isolated.step(min(most, self._chunk))) if self._isolated.has_work else []
+            isolated = self._isolated.step(min(most, self._chunk)) if self._isolated.has_work else ()
+            return [*isolated, *self._verifying.go_on()]
         try:
             first = self._partitioned.work(request_id, most)
         except Exception as error:

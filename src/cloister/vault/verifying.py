@@ -1,6 +1,7 @@
 """Verified decoding: a vault computes again what the service claims for its session's answers, a chunk at a time.
 A row's bits do not depend on its batch, so an honest token, its logprobs and its queries come out the same. A vault
-never held another tenant's data: none can be in what it calls honest (ADR 16)."""
+never held another tenant's data: none can be in what it calls honest (ADR 16). Without the service it goes on alone: a
+token of each sequence in a pass."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.messages.controller_vault import MAX_CLAIMED, Verified
+from cloister.messages.controller_vault import MAX_CLAIMED, FinishAlone, Verified
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import FinishReason, TokenLogprob
@@ -26,11 +27,13 @@ from cloister.vault.looks import Watching
 LOGITS_BYTES = 16 * 2**20  # of one piece of work
 LEAST_ROWS = 16
 Exposed = list[tuple[Sequence, int]]  # a request's sequences, each with its slot on the link
+Reply = Verified | FinishAlone | Failed
+NO_ROOM = ServiceUnavailable("The vault has no room to verify the answer.", hint="Ask for fewer tokens (max_tokens).")
 
 
 @dataclass(slots=True, repr=False)
 class _Piece:
-    """A sequence's claims in one pass: row `first` + i predicts claims[i]."""
+    """A sequence's claims in one pass: row `first` + i predicts claims[i]. Alone, one that stands for any token."""
 
     number: int
     sequence: Sequence
@@ -73,12 +76,15 @@ class Verifying:
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._rows = max(LEAST_ROWS, longest, LOGITS_BYTES // (4 * runner.vocabulary))
         self._claims: dict[tuple[int, int], deque[int]] = {}
+        self._alone: dict[tuple[int, int], None] = {}  # sequences without the service; the next row is the first's
 
     def claim(self, request_id: int, number: int, tokens: tuple[int, ...]) -> list[Verified]:
         """An answer that ends without another token is verified at once."""
         exposed = self._exposed(request_id)
-        if exposed is None or (request_id in self._watched and self._watched[request_id].stopped):
+        if exposed is None or self._has_stopped(request_id):
             return []  # it ended a moment ago
+        if any(key[0] == request_id for key in self._alone):
+            return []
         if number >= len(exposed) or any(token >= self._runner.vocabulary for token in tokens):
             raise ProtocolError("A claim is of no sequence, or of no token of this model.")
         if not tokens:
@@ -86,41 +92,70 @@ class Verifying:
         self._claims.setdefault((request_id, number), deque()).extend(tokens)
         return []
 
+    def finish_alone(self, request_id: int) -> None:
+        if (exposed := self._exposed(request_id)) is not None:  # else it ended a moment ago
+            self.drop(request_id)
+            self._alone |= {(request_id, number): None for number in range(len(exposed))}
+
     def drop(self, request_id: int) -> None:
-        for key in [key for key in self._claims if key[0] == request_id]:
-            del self._claims[key]
+        for kept in (self._claims, self._alone):
+            for key in [key for key in kept if key[0] == request_id]:
+                del kept[key]
 
     @property
     def next_tokens(self) -> int:
         return min(self._rows, sum(map(len, self._claims.values())))
 
-    def work(self, most: int) -> list[Verified | Failed]:
-        """One pass over claims of all the session's answers. An answer that does not fit the vault fails."""
-        pieces: dict[int, list[_Piece]] = {}
-        replies: list[Verified | Failed] = []
-        budget = max(1, min(most, self._rows))
+    @property
+    def alone(self) -> int:
+        return min(self._rows, len(self._alone))
+
+    def work(self, most: int) -> list[Reply]:
+        """One pass over claims of all the session's answers."""
+        budget, pieces = max(1, min(most, self._rows)), list[_Piece]()
         for request_id, number in list(self._claims):
-            if not budget:
-                break
-            piece = self._piece(request_id, number, budget)
-            if piece is not None and not self._grow(piece):
-                self.drop(request_id)
-                pieces.pop(request_id, None)
-                hint = "Ask for fewer tokens (max_tokens)."
-                full = ServiceUnavailable("The vault has no room to verify the answer.", hint=hint)
-                replies.append(failed(request_id, full))
-            elif piece is not None:
-                pieces.setdefault(request_id, []).append(piece)
+            if budget and (piece := self._piece(request_id, number, budget)) is not None:
+                pieces.append(piece)
                 budget -= len(piece.claims)
-        together = [piece for several in pieces.values() for piece in several]
+        return self._done(pieces, claimed=True)
+
+    def go_on(self) -> list[Reply]:
+        """One pass over a row of each sequence that goes on alone, or of as many as a pass takes."""
+        pieces: list[_Piece] = []
+        for key in list(self._alone)[: self._rows]:
+            del self._alone[key]
+            exposed = self._exposed(key[0])
+            if exposed is not None and exposed[key[1]][0].output.finish is None and not self._has_stopped(key[0]):
+                self._alone[key] = None
+                pieces.append(_Piece(key[1], *exposed[key[1]], [0]))
+        return self._done(pieces, claimed=False)
+
+    def _has_stopped(self, request_id: int) -> bool:
+        return request_id in self._watched and self._watched[request_id].stopped
+
+    def _done(self, pieces: list[_Piece], *, claimed: bool) -> list[Reply]:
+        """An answer that does not fit the vault fails. One whose record of what was asked is full goes on alone."""
+        left, by_request = dict[int, Reply](), dict[int, list[_Piece]]()
+        for piece in pieces:
+            request_id = piece.sequence.request_id
+            by_request.setdefault(request_id, []).append(piece)
+            if claimed and self._outgrew(piece):
+                left[request_id] = FinishAlone(request_id)
+            elif not self._grow(piece):
+                left[request_id] = failed(request_id, NO_ROOM)
+        for request_id in left:
+            self.drop(request_id)
+            del by_request[request_id]
+        replies = list(left.values())
+        together = [piece for several in by_request.values() for piece in several]
         try:
             same = self._compute(together) if together else True
         except MemoryError:
             raise
         except Exception as error:
-            return [*replies, *(failed(request_id, error) for request_id in pieces)]
-        for request_id, several in pieces.items():
-            replies += self._replies(request_id, several, same=same)
+            return [*replies, *(failed(request_id, error) for request_id in by_request)]
+        for request_id, several in by_request.items():
+            replies += self._replies(request_id, several, same=same or not claimed, claimed=claimed)
         return replies
 
     def _piece(self, request_id: int, number: int, budget: int) -> _Piece | None:
@@ -134,12 +169,13 @@ class Verifying:
             del self._claims[request_id, number]
         return _Piece(number, *exposed[number], claims)
 
+    def _outgrew(self, piece: _Piece) -> bool:
+        """Queries behind an answer's end deviate."""
+        last = piece.sequence.limit - piece.sequence.prompt_length
+        return self._answerer.recorded < (self._answerer.asked(piece.slot) or 0) <= last
+
     def _grow(self, piece: _Piece) -> bool:
-        """Nor is there room where the record of what was asked has ended. Queries behind an answer's end deviate."""
         sequence, pool = piece.sequence, self._memory.pool
-        asked, last = self._answerer.asked(piece.slot) or 0, sequence.limit - sequence.prompt_length
-        if self._answerer.recorded < asked <= last:
-            return False
         need = sequence.layout.blocks(sequence.computed + len(piece.claims)) - len(sequence.blocks.all)
         own = pool.allocate(need) if self._memory.make_room(need) else None
         sequence.blocks.all += own or ()
@@ -198,12 +234,12 @@ class Verifying:
                 piece.sequence.computed += 1
                 piece.sequence.append(token)
 
-    def _replies(self, request_id: int, pieces: list[_Piece], *, same: bool) -> list[Verified]:
-        if any(piece.honest != piece.claims for piece in pieces):
+    def _replies(self, request_id: int, pieces: list[_Piece], *, same: bool, claimed: bool) -> list[Verified]:
+        if claimed and any(piece.honest != piece.claims for piece in pieces):
             self.drop(request_id)
         exposed = self._exposed(request_id) or []
         finish = _finish_of(exposed)
-        if finish is not None:
+        if finish is not None and claimed:
             same = same and all(self._all_verified(*each) for each in exposed)
         replies = []
         for piece in pieces:

@@ -8,11 +8,12 @@ import msgspec
 
 from cloister.controller.requests import Request, Requests
 from cloister.controller.service import Service
-from cloister.controller.sessions import Sessions
+from cloister.controller.sessions import Session, Sessions
 from cloister.controller.verification import Verification
-from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.errors import ProtocolError, ServiceUnavailable, VaultLost
 from cloister.levels import Level, PolicyName
 from cloister.messages.controller_frontend import Serving
+from cloister.messages.generation import Cancel
 
 
 @dataclass
@@ -33,6 +34,27 @@ class Node:
 
     def route_of(self, request: Request) -> "Route":
         return self.routes[request.level.name]
+
+    def unlink(self, session: Session) -> None:
+        """Its vault and the service misunderstood each other for good. Answers that are verified as at `all` go on."""
+        held = [request for each in session.requests if (request := self.requests.get(each)) is not None]
+        lone = {
+            request.request_id
+            for request in held
+            if request.holder == "service" and self.verification.goes_alone(request)
+        }
+        if self.sessions.of_vault(session.vault) is not session or not (lone or self.verification.always):
+            self.sessions.end(session)
+            return
+        session.vault.alone = True
+        self.verification.deviations.note(session.key.owner, aborted=True)
+        if self.service is not None:
+            self.service.detach(session.vault.number)
+        for request in held:
+            if request.holder == "service" and request.request_id not in lone:
+                if self.service is not None:
+                    self.service.send(Cancel(request.request_id))
+                self.requests.fail(request, VaultLost.because("vault_lost"))
 
 
 class Route(ABC):

@@ -11,11 +11,13 @@ from cloister.controller.verification import Order
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS
 from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
-from cloister.messages.controller_vault import Answered, Prefilled, PromptAccepted, Release, Verified
+from cloister.messages.controller_vault import Answered, FinishAlone, Prefilled, PromptAccepted, Release, Verified
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import ObfuscationParams
 from cloister.messages.types import Partition, SamplingParams
+
+NO_RECORD = ServiceUnavailable("The vault has no room to verify the answer.", hint="Ask for fewer tokens (max_tokens).")
 
 
 class VaultRoute(Route):
@@ -62,10 +64,10 @@ class VaultRoute(Route):
             raise ProtocolError("At this level a request has one sequence.")
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
-        """A vault that answered the service late or wrongly is ended."""
+        """A vault that answered the service late or wrongly answers it no more."""
         self.node.requests.advance(request, message)
         if isinstance(message, Failed) and message.code == VaultLost.code and request.session is not None:
-            self.node.sessions.end(request.session)
+            self.node.unlink(request.session)
 
 
 class IsolatedRoute(VaultRoute):
@@ -86,8 +88,8 @@ class PartitionedRoute(VaultRoute):
 
     def check(self, owner: str) -> None:
         super().check(owner)
-        self.node.working_service()
-        self.node.verification.check(owner)
+        if not self.node.verification.always:  # then its vault would do without
+            self.node.working_service()
 
     def cancel(self, request: Request) -> None:
         if request.holder == "service" and self.node.service is not None:
@@ -97,8 +99,13 @@ class PartitionedRoute(VaultRoute):
             super().cancel(request)
 
     def release(self, request: Request) -> None:
+        """Of an answer that was taken from the service: this may be in a step still."""
         if request.exposed and request.session is not None:
-            request.session.vault.send(Release(request.request_id))
+            vault, release = request.session.vault, Release(request.request_id)
+            if request.alone and self.node.service is not None:
+                self.node.service.ask_stats(lambda _: vault.send(release))
+            else:
+                vault.send(release)
 
     def _end_service(self, request: Request) -> None:
         """The vault ends the answer; it answers the service until that is past the step under way."""
@@ -112,7 +119,12 @@ class PartitionedRoute(VaultRoute):
         elif isinstance(message, Verified):
             if message.finish == "content_filter":
                 self._end_service(request)
-            self.node.verification.verified(request, message, self.node.service)
+            vocabulary = self.node.serving().vocabulary
+            self.node.verification.verified(request, message, vocabulary, self.node.service)
+        elif isinstance(message, FinishAlone):
+            if not self.node.verification.goes_alone(request):
+                self._end_service(request)
+                self.advance(request, failed(request.request_id, NO_RECORD))
         elif isinstance(message, Failed) and request.holder == "service":
             self._end_service(request)
             self.advance(request, message)
@@ -122,13 +134,15 @@ class PartitionedRoute(VaultRoute):
     def from_service(self, request: Request, message: msgspec.Struct) -> None:
         if request.holder != "service":
             super().from_service(request, message)
-        if request.withheld:
+        if request.withheld or request.alone:
             return  # it was cancelled a moment ago
         assert isinstance(message, Accepted | Tokens | Failed)
         if isinstance(message, Tokens) and request.verified:
             self.node.verification.claimed(request, message, self.node.serving().vocabulary)
         elif isinstance(message, Failed) and request.verified:
-            if not self.node.verification.goes_on_after(request, message, self.node.working_service()):
+            if message.code == VaultLost.code and self.node.verification.goes_alone(request) and request.session:
+                self.node.unlink(request.session)
+            elif not self.node.verification.goes_on_after(request, message, self.node.working_service()):
                 # One error for all: which one the service chose could tell this user something.
                 self.advance(request, failed(request.request_id, VaultLost.because("vault_lost")))
         else:
@@ -164,11 +178,6 @@ class PartitionedRoute(VaultRoute):
             self.node.requests.advance(request, first)
         if message.sequences[-1].finish is not None:
             return
-        try:
-            service = self.node.working_service()
-        except ServiceUnavailable as reason:
-            self.node.requests.fail(request, reason)
-            return
         request.holder = "service"
         request.shown = message.public
         link = request.session.vault.number
@@ -177,8 +186,12 @@ class PartitionedRoute(VaultRoute):
         )
         params = replace(request.params, max_tokens=message.max_tokens, seed=message.seed, stop_recitation=False)
         order = self.order(request, message.public, params, partitions)
-        request.verified = self.node.verification.begin(request, order)
-        service.send(order)
+        request.verified = self.node.verification.begin(request, order, self.node.service)
+        if not request.alone:
+            try:
+                self.node.working_service().send(order)
+            except ServiceUnavailable as reason:
+                self.node.requests.fail(request, reason)
 
     def order(
         self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
