@@ -240,14 +240,14 @@ def test_alone_the_answers_of_a_session_go_on_together_beside_a_new_prompt(llama
 def test_alone_the_sequences_of_a_request_end_where_the_last_one_stops(
     llama: Decoder, answerer: FakeAnswerer, ahead: int
 ):
-    """Whichever of them the service had verified further."""
+    """Or where the service had one verified already."""
     names, params = ("Ann", "Bob"), {"max_tokens": 40, "temperature": 0.9, "seed": 5}
     texts = [f"My name is {name}. Say it.".encode() for name in names]
     free = [engine_answer(llama, tuple(text), **params)[0] for text in texts]
     stops = {free[0][4], free[1][11]}
     params["stop_tokens"] = tuple(stops)
     places = [next(at for at, token in enumerate(answer) if token in stops) for answer in free]
-    whole = max(places) + 1
+    whole = max(*places, ahead) + 1
     room = Room(llama, answerer=answerer)
     hidden = ObfuscationSecrets(bytes(32), (("Bob",),))
     text = TextPrompt("My name is <redacted>Ann</redacted>. Say it.", hidden=hidden)

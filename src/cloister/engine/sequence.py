@@ -18,6 +18,7 @@ class Group:
     def __init__(self, size: int) -> None:
         self._size = size
         self._members: list[Sequence] = []
+        self._decided = False
 
     def join(self, member: "Sequence") -> None:
         self._members.append(member)
@@ -29,15 +30,18 @@ class Group:
         return "stop" if all(member.output.stopped for member in self._members) else "length"
 
     def note(self) -> None:
-        """The same end whichever of them is computed further."""
         members = self._members
         if len(members) < self._size:
             return
-        whole = min(member.limit - member.prompt_length for member in members)
-        if all(member.output.stopped for member in members):
-            whole = min(whole, max(member.output.stopped for member in members))
+        if not self._decided:
+            whole = next((member.generated for member in members if not member.may_grow), None)
+            if whole is None and all(member.output.stopped for member in members):
+                whole = max(member.generated for member in members)
+            if whole is not None:
+                self._decided = True
+                for member in members:
+                    member.limit = member.prompt_length + whole
         for member in members:
-            member.limit = member.prompt_length + whole
             if not member.may_grow:
                 member.output.finish = "length"
 
@@ -71,7 +75,7 @@ class Output:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_reported: bool = False
     adjustments: Adjustments | None = None
-    stopped: int = 0  # by then so many tokens were generated, the last one a stop token
+    stopped: bool = False  # a stop token was sampled
     finish: FinishReason | None = None
 
 
@@ -178,8 +182,7 @@ class Sequence:
         self.tokens.append(token)
         if output.adjustments is not None:
             output.adjustments.note(token)
-        if not output.stopped and token in self.params.stop_tokens:
-            output.stopped = self.generated
+        output.stopped = output.stopped or token in self.params.stop_tokens
         if self.group is not None:
             self.group.note()
         elif output.stopped:

@@ -81,7 +81,7 @@ class Verifying:
     def claim(self, request_id: int, number: int, tokens: tuple[int, ...]) -> list[Verified]:
         """An answer that ends without another token is verified at once."""
         exposed = self._exposed(request_id)
-        if exposed is None or self._has_stopped(request_id):
+        if exposed is None or (request_id in self._watched and self._watched[request_id].stopped):
             return []  # it ended a moment ago
         if any(key[0] == request_id for key in self._alone):
             return []
@@ -120,18 +120,18 @@ class Verifying:
         return self._done(pieces, claimed=True)
 
     def go_on(self) -> list[Reply]:
-        """One pass over a row of each sequence that goes on alone, or of as many as a pass takes."""
+        """One pass over a row of each sequence that goes on alone, or of as many as a pass takes. Of one request those
+        that are behind come first: it ends with the longest."""
         pieces: list[_Piece] = []
         for key in list(self._alone)[: self._rows]:
             del self._alone[key]
             exposed = self._exposed(key[0])
-            if exposed is not None and exposed[key[1]][0].output.finish is None and not self._has_stopped(key[0]):
-                self._alone[key] = None
+            if exposed is None or (sequence := exposed[key[1]][0]).output.finish is not None:
+                continue
+            self._alone[key] = None
+            if sequence.generated == min(one.generated for one, _ in exposed if one.output.finish is None):
                 pieces.append(_Piece(key[1], *exposed[key[1]], [0]))
         return self._done(pieces, claimed=False)
-
-    def _has_stopped(self, request_id: int) -> bool:
-        return request_id in self._watched and self._watched[request_id].stopped
 
     def _done(self, pieces: list[_Piece], *, claimed: bool) -> list[Reply]:
         """An answer that does not fit the vault fails. One whose record of what was asked is full goes on alone."""
