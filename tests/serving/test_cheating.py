@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from time import sleep
 
 import pytest
 
 from cloister.models.source import ModelFolder
-from cloister_bench.privacy.cheating import ATTACKS, PROMPT, WHOLE, Answer, CheatingNode, run_trial, running
+from cloister_bench.privacy.cheating import ATTACKS, PROMPT, Answer, CheatingNode, run_trial, running
 from cloister_bench.privacy.cheating_code import BYSTANDER, CHUNK
 
 LEVEL = "partitioned"
@@ -48,7 +47,9 @@ def honest(node: CheatingNode, tokens: int) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("name", ["tokens", "plausible", "sampled", "logprobs", "usage", "length", "order", "aborts"])
+@pytest.mark.parametrize(
+    "name", ["tokens", "plausible", "sampled", "logprobs", "usage", "length", "order", "aborts", "failures"]
+)
 def test_without_verification_every_channel_carries_the_victims_words(unverified: CheatingNode, name: str) -> None:
     trial = run_trial(unverified, BY_NAME[name], LEVEL, 0)
     assert trial is not None and trial.bits and not trial.wrong
@@ -67,19 +68,31 @@ def test_a_request_that_asks_for_it_is_verified_whatever_the_node_does(unverifie
     attack = BY_NAME["tokens"]
     carried = run_trial(unverified, attack, level, 0)
     assert carried is not None and carried.bits and not carried.wrong
-    asked = run_trial(unverified, replace(attack, body={"verify": True}), level, 0)
-    assert asked is not None and asked.failed and not asked.bits
+    got = unverified.ask("tokens-0", PROMPT.format(number=0), level, attack.asked, verify=True)
+    assert not got.error and got.places == honest(unverified, attack.asked).places
 
 
-@pytest.mark.parametrize("name", ["tokens", pytest.param("plausible", marks=pytest.mark.release), "logprobs", "length"])
-def test_what_a_service_alters_is_not_released_and_what_was_is_honest(verified: CheatingNode, name: str) -> None:
-    attack = BY_NAME[name]
-    trial = run_trial(verified, attack, LEVEL, 0)
-    assert trial is not None and trial.failed and not trial.bits
+@pytest.mark.parametrize(
+    "name", ["tokens", pytest.param("plausible", marks=pytest.mark.release), "logprobs", "length", "aborts"]
+)
+def test_whatever_a_service_does_an_answer_is_the_honest_one_to_its_end(verified: CheatingNode, name: str) -> None:
+    attack, alarms = BY_NAME[name], verified.alarms()
     secret = verified.ask("victim", "What is my case?", LEVEL, 8)
     assert not secret.error
-    got = verified.ask(f"{name}-1", PROMPT.format(number=0), LEVEL, attack.asked, **attack.body)
-    assert got.error and got.places == honest(verified, attack.asked).places[: len(got.places)]
+    body = attack.body if name == "logprobs" else {}
+    got = verified.ask(f"{name}-1", PROMPT.format(number=0), LEVEL, attack.asked, **body)
+    expected = verified.ask(BYSTANDER, PROMPT.format(number=0), LEVEL, attack.asked, **body)
+    assert not got.error and (got.places, got.scores) == (expected.places, expected.scores)
+    assert None not in got.places and len(got.places) == attack.asked
+    assert verified.alarms() - alarms == (name != "aborts"), "the operator learns of a deviation"
+
+
+@pytest.mark.parametrize("name", ["aborts", "deviations"])
+def test_an_account_that_the_service_troubles_again_and_again_gets_all_its_answers(
+    verified: CheatingNode, name: str
+) -> None:
+    trials = [run_trial(verified, BY_NAME[name], LEVEL, number) for number in range(2)]
+    assert [trial and (trial.failed, trial.bits) for trial in trials] == [(False, 0)] * 2
 
 
 def test_a_cached_count_is_not_the_services_to_say(verified: CheatingNode) -> None:
@@ -90,22 +103,25 @@ def test_a_cached_count_is_not_the_services_to_say(verified: CheatingNode) -> No
     assert all(count.places == honest(verified, attack.asked).places for count in counts)
 
 
-def test_a_deviation_is_reported_the_service_restarts_and_others_go_on(verified: CheatingNode) -> None:
+def test_a_deviation_is_logged_the_service_restarts_and_all_go_on(verified: CheatingNode) -> None:
     assert not verified.ask("victim", "What is my case?", LEVEL, 8).error
     alone = honest(verified, 8 * CHUNK)
     with ThreadPoolExecutor(1) as beside:
         other = beside.submit(verified.ask, BYSTANDER, PROMPT.format(number=0), LEVEL, 8 * CHUNK)
         sleep(0.5)
-        told = verified.ask("deviations-0", PROMPT.format(number=0), LEVEL, 18, **WHOLE)
+        told = verified.ask("deviations-1", PROMPT.format(number=0), LEVEL, 18)
         assert not other.result().error and other.result().places == alone.places
-    assert told.refusal["code"] == "deviation" and "of the answer was altered" in told.error
-    assert "The service deviated at token" in verified.log.read_text()
+    assert told.places == alone.places[:18] and "The service deviated at token" in verified.log.read_text()
 
 
 @pytest.mark.parametrize("name", ["extra", "changed", "far"])
-def test_a_question_that_the_answer_does_not_need_ends_its_session(verified: CheatingNode, name: str) -> None:
+def test_a_question_that_the_answer_does_not_need_ends_the_service_or_its_link(
+    verified: CheatingNode, name: str
+) -> None:
     trial = run_trial(verified, BY_NAME[name], LEVEL, 0)
     assert trial is not None and trial.failed and not trial.bits
+    got = verified.ask(f"{name}-1", PROMPT.format(number=0), LEVEL, BY_NAME[name].asked)
+    assert not got.error and got.places == honest(verified, BY_NAME[name].asked).places
 
 
 @pytest.mark.release  # a node of its own; by messages: controller/test_verification.py

@@ -39,6 +39,7 @@ PATH = "/v1/chat/completions"
 PATIENCE_S, RETRY_S, APART_S, RESTART_S = 120.0, 0.25, 0.3, 0.5
 RESAMPLES = 2000
 BIAS_BITS = 0.72  # 1 / (2 ln 2): what chance alone adds to an estimate of one rate (Miller and Madow 1955)
+ALARMS = ("The service deviated at token", "A vault was asked what it must not answer")
 _QUESTION = "My case has the number {number}. What should I write to the office about it?"
 PROMPT = "Here is what you should know first. " * 12 + "Continue. ({number})"
 
@@ -93,6 +94,8 @@ def read(channel: str, answers: Sequence[Answer]) -> Iterator[Symbol]:
     elif channel == "aborts" and one.refusal.get("code") in (QueueFull.code, InvalidRequest.code):
         fields = dict(zip(code.FIELDS, count(code.SECONDS), strict=False))
         yield Symbol(0, code.ABORT_BITS, fields.get(one.refusal["param"], one.refusal["retry_after"] - 1))
+    elif channel == "failures":
+        yield Symbol(0, 1, int(bool(one.error)))
     elif channel == "deviations" and (found := re.match(r"Token (\d+) ", one.error)):
         yield Symbol(0, code.END_BITS, (int(found[1]) - 1 - code.FIRST_END) % (1 << code.END_BITS))
     elif channel == "restarts":
@@ -112,6 +115,7 @@ ATTACKS = (
     Attack("pauses", 1 + 6 * code.CHUNK),
     Attack("order", 18, answers=2),
     Attack("aborts", 4, body=WHOLE, accounts=False),
+    Attack("failures", 4),
     Attack("deviations", 18, body=WHOLE, accounts=False),
     Attack("restarts", 64),
     *(Attack(name, 18) for name in code.NOSY),
@@ -151,6 +155,10 @@ class CheatingNode(OwnServer):
                 if "restarting" not in answer.error or answer.ended_at - begun > PATIENCE_S:
                     return answer
                 sleep(RETRY_S)
+
+    def alarms(self) -> int:
+        """How often the service was caught."""
+        return sum(self.log.read_text().count(words) for words in ALARMS)
 
     def _answered(self, http: httpx2.Client, body: dict[str, Any]) -> Answer:
         answer = Answer()
@@ -211,10 +219,12 @@ def run_trial(node: CheatingNode, attack: Attack, level: str, number: int) -> Tr
         return node.ask(account, PROMPT.format(number=number), level, attack.asked, **attack.body)
 
     with ThreadPoolExecutor(attack.answers) as together:
+        alarms = node.alarms()
         answers = list(together.map(receive, range(attack.answers)))
     asked, failed = attack.asked * attack.answers, any(one.error for one in answers)
     if attack.name in code.NOSY:
-        return Trial(0 if failed else len(answers[0].places) - 1, 0, asked, failed)
+        caught = failed or node.alarms() > alarms
+        return Trial(0 if caught else len(answers[0].places) - 1, 0, asked, caught)
     symbols = list(read(attack.name, answers))
     return Trial(sum(one.bits for one in symbols), sum(map(payload.wrong, symbols)), asked, failed)
 

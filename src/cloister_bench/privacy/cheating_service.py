@@ -100,6 +100,9 @@ class CheatingEngine(PagedEngine):
             _wait(delay)
         if channel == "restarts" and position == code.FIRST_END and self._payload.take(0, 1):
             os._exit(1)
+        if channel == "failures" and self._payload.take(0, 1):
+            self.cancel(number)
+            return [_failure(number, 0)]
         if channel == "aborts":
             self.cancel(number)
             return [_failure(number, self._payload.take(0, code.ABORT_BITS))]
