@@ -18,9 +18,9 @@ def main() -> None:
         app(prog_name="cloister")
     else:
         from cloister.controller import __main__ as controller
-        from cloister.controller import verification
+        from cloister.controller import deviations
 
-        vars(verification)["MOST_RESTARTS"] = 1 << 20  # then all would be verified: here one attack follows another
+        vars(deviations)["MOST_RESTARTS"] = 1 << 20  # then all would be verified: here one attack follows another
         vars(controller)["COMPUTING"] = (*vars(controller)["COMPUTING"], SERVICE)
         entry.run_server("controller", controller._serve)
 
