@@ -259,3 +259,17 @@ async def test_an_answer_that_outgrew_the_vaults_record_goes_on_alone(node: Node
     assert (await vault.next(FinishAlone)).request_id == number
     await node.service.next(Cancel, skip=(DetachLink,))
     assert not node.service.gone.is_set()
+
+
+async def test_an_account_whose_vaults_end_again_and_again_gets_vaults_that_no_service_can_ask(node: Node) -> None:
+    """A bridge to another machine ends its vault with the link."""
+    for request_id in range(1, MOST_TROUBLES + 1):
+        vault, _ = await decoding(node, request_id)
+        vault.die()
+        assert (await node.failure()).code == "vault_lost"
+        await node.service.next(Cancel, skip=(DetachLink,))
+    links = list(node.service.links)
+    node.ask(9, "another session", params=LONG)
+    vault = await node.vault(MOST_TROUBLES)
+    assert (await vault.serve_first(7)).request_id == (await vault.next(FinishAlone)).request_id
+    assert node.service.links == links

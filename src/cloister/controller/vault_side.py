@@ -203,7 +203,10 @@ class VaultSide:
         self.queue.move()
 
     def _vault_ended(self, vault: Vault) -> None:
+        """A bridge to another machine ends its vault when the service asks wrongly."""
         if (session := self.sessions.of_vault(vault)) is not None:
+            if not vault.alone:
+                self._node.verification.deviations.note(session.key.owner, aborted=True)
             self.sessions.end(session)
 
     def _handle(self, vault: Vault, message: msgspec.Struct) -> None:
