@@ -10,6 +10,7 @@ import pytest
 
 from cloister.controller.deviations import MOST_TROUBLES
 from cloister.controller.verification import CHUNK
+from cloister.messages.controller_frontend import Ask
 from cloister.messages.controller_service import DetachLink, GeneratePartitioned
 from cloister.messages.controller_vault import Claimed, FinishAlone, LinkBroken, Release, Verified
 from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Tokens
@@ -166,14 +167,15 @@ async def troubled(node: Node) -> None:
 async def test_one_tenants_vaults_cannot_end_the_service_for_ever(node: Node) -> None:
     """From then on its answers are its vaults' alone, which no service can ask."""
     await troubled(node)
-    links = list(node.service.links)
     node.ask(9, "another session", params=LONG)
     vault = await node.vault(MOST_TROUBLES)
     number = (await vault.serve_first(7)).request_id
     assert (await vault.next(FinishAlone)).request_id == number
     vault.say(Verified(number, (8,), finish="stop"))
     assert [(await node.frontend.next(Tokens, skip=(Accepted,))).tokens for _ in range(2)] == [(7,), (8,)]
-    assert node.service.links == links and not [one for one in node.service.messages if not isinstance(one, DetachLink)]
+    await settle()
+    assert MOST_TROUBLES + 1 not in node.service.links
+    assert all(isinstance(each, DetachLink) for each in node.service.messages)
     await decoding(node, MOST_TROUBLES + 2, tenant="bob")
 
 
@@ -273,3 +275,32 @@ async def test_an_account_whose_vaults_end_again_and_again_gets_vaults_that_no_s
     vault = await node.vault(MOST_TROUBLES)
     assert (await vault.serve_first(7)).request_id == (await vault.next(FinishAlone)).request_id
     assert node.service.links == links
+
+
+async def test_a_prompt_that_is_read_while_the_service_ends_goes_on(node: Node) -> None:
+    node.ask(1, params=LONG)
+    vault = await node.vault(0)
+    node.service.die()
+    await settle()
+    assert not [each for each in node.frontend.messages if isinstance(each, Failed)]
+    number = (await vault.serve_first(7)).request_id
+    assert (await vault.next(FinishAlone)).request_id == number
+
+
+async def test_one_answers_deviation_ends_no_verified_one_of_its_session() -> None:
+    """At `late` the session of the first would end."""
+    node = await a_node("late")
+    node.ask(1, "one", keep=True, params=LONG)
+    vault = await node.vault(0)
+    numbers = [(await vault.serve_first(7)).request_id]
+    node.send(Ask(2, "ann", "partitioned", "one", True, b"prompt", LONG, verify=True))
+    numbers.append((await vault.serve_first(7)).request_id)
+    await node.service.next(GeneratePartitioned)
+    node.service.say(Tokens(numbers[0], (9,), finish="stop"))
+    await vault.next(Claimed, skip=(Release,))
+    vault.say(Verified(numbers[0], (8,), finish="stop"))
+    assert (await node.failure()).code == "deviation"
+    assert (await vault.next(FinishAlone, skip=(Release,))).request_id == numbers[1]
+    vault.say(Verified(numbers[1], (20,), finish="stop"))
+    assert (await node.frontend.next(Tokens)).finish == "stop"
+    node.close()

@@ -29,6 +29,8 @@ class Deviations:
 
     def note(self, owner: str, *, aborted: bool = False) -> None:
         """Not of the node's own trials: they shall go on to try the service."""
+        last_hour = monotonic() - HOUR_S
+        self._troubles = {each: some for each, some in self._troubles.items() if some and some[-1].at > last_hour}
         if owner not in OWN_TENANTS:
             self._troubles.setdefault(owner, deque(maxlen=MOST_KEPT)).append(_Trouble(monotonic(), aborted))
 

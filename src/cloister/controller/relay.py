@@ -256,7 +256,7 @@ class Relay:
         if reason is not None:
             self.requests.fail(request, reason)
             if request.session is not None:
-                self.sessions.end(request.session)
+                self._node.unlink(request.session)
         if self._node.service is not None:
             self._node.service.abort() if restarts else self._node.service.cancel(request.request_id, lambda: None)
 
@@ -290,7 +290,7 @@ class Relay:
         self._node.service = None
         self._node.verification.service_gone()
         for request in self.requests:
-            if request.holder == "service" and self._node.verification.survives(request):
+            if self._node.verification.survives(request):
                 continue
             if request.level.decodes is Decodes.SERVICE:
                 if request.holder == "vault":

@@ -166,7 +166,7 @@ class VaultSide:
             self.vaults,
             settings.max_vaults,
             settings.session_idle_s,
-            self._session_begins,
+            self._session_opens,
             self._session_ended,
             lambda: node.requests.active_tenants.several,
         )
@@ -179,13 +179,16 @@ class VaultSide:
         self.sessions.leave(session, request_id)
         self.queue.move()
 
+    def _session_opens(self, vault: Vault) -> None:
+        session = self.sessions.of_vault(vault)
+        vault.alone = session is not None and self._node.verification.deviations.too_many_of(session.key.owner)
+        self._session_begins(vault)
+
     def _session_begins(self, vault: Vault) -> None:
         if self._node.service is not None:  # not before the vault is sealed: then no other process maps its link
             vault.when_sealed(partial(self._attach, vault))
 
     def _attach(self, vault: Vault) -> None:
-        session, deviations = self.sessions.of_vault(vault), self._node.verification.deviations
-        vault.alone = vault.alone or session is None or deviations.too_many_of(session.key.owner)
         if self._node.service is not None and not vault.alone:
             self._node.service.attach(vault.number, vault.link, vault.slot)
 

@@ -116,7 +116,7 @@ class Verification:
         """Whether this request is verified: the service does not learn it."""
         assert request.session is not None
         alone = request.session.vault.alone or self.deviations.too_many_of(request.owner)
-        whole = request.asks_verified or request.params.stop_recitation or self.always or alone
+        whole = alone or self._is_whole(request)
         if not whole and self._draw() >= self._mode.share:
             return False
         streams = [_Stream() for _ in range(request.sequences)]
@@ -124,6 +124,9 @@ class Verification:
         if alone or (whole and service is None):
             self._finish_alone(claims)
         return True
+
+    def _is_whole(self, request: Request) -> bool:
+        return self.always or request.asks_verified or request.params.stop_recitation
 
     def goes_alone(self, request: Request) -> bool:
         """From now on, where nothing is out that is not verified."""
@@ -357,7 +360,7 @@ class Verification:
         ends, too, the vault goes on alone."""
         claims = self._claims.get(request.request_id)
         if claims is None:
-            return False
+            return request.holder == "vault" and self._is_whole(request)
         if claims.alone or claims.finish is not None:
             return True
         for stream in claims.streams:
