@@ -18,7 +18,7 @@ from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from tests.controller.node import ENGINE, RealNode, private
 from tests.controller.test_process import ENDLESS, TEXT, answer, service_is_back
-from tests.controller.test_verified_node import PARAMS, SAMPLED, hidden_job, scored
+from tests.controller.test_verified_node import PARAMS, SAMPLED, hidden_job, leave_to_vaults, scored
 from tests.forkserver.model import save_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -46,6 +46,15 @@ async def test_an_answer_is_the_one_without(nodes: dict[int, RealNode], layers: 
     expected = await answer(nodes[0], private(TEXT, "a"), params)
     assert await answer(nodes[layers], private(TEXT, "a"), params) == expected
     assert len(expected) == params.max_tokens
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+async def test_alone_a_vaults_answer_is_the_one_without(
+    nodes: dict[int, RealNode], layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await answer(nodes[0], private(TEXT, "a"), SAMPLED)
+    leave_to_vaults(nodes[layers], monkeypatch)
+    assert await answer(nodes[layers], private(TEXT, "a"), SAMPLED) == expected
 
 
 @pytest.mark.parametrize("layers", [1, 2])

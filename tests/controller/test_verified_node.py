@@ -105,6 +105,50 @@ async def test_a_killed_service_loses_no_verified_answer(nodes: dict[str, RealNo
     await service_is_back(node)
 
 
+def leave_to_vaults(node: RealNode, patch: pytest.MonkeyPatch) -> None:
+    """All answers, as if each tenant's vaults and the service had disagreed too often."""
+    patch.setattr(node.controller.relay._node.verification.deviations, "too_many_of", lambda owner: True)
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+async def test_alone_a_vaults_answer_is_the_same(
+    nodes: dict[str, RealNode], params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await answer(nodes["off"], private(TEXT, "a"), params)
+    leave_to_vaults(nodes["late"], monkeypatch)
+    assert await answer(nodes["late"], private(TEXT, "a"), params) == expected
+
+
+async def test_alone_many_at_once_and_hidden_ones_are_the_same(
+    nodes: dict[str, RealNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [private(TEXT + "!" * number, f"s{number % 2}") for number in range(6)]
+    expected = [await answer(nodes["off"], job, SAMPLED) for job in jobs]
+    hidden = await scored(nodes["off"], hidden_job(), SAMPLED)
+    leave_to_vaults(nodes["late"], monkeypatch)
+    assert await asyncio.gather(*(answer(nodes["late"], job, SAMPLED) for job in jobs)) == expected
+    found = await scored(nodes["late"], hidden_job(), SAMPLED)
+    assert sorted((number, token) for number, _, token in found) == sorted(
+        (number, token) for number, _, token in hidden
+    )
+
+
+async def test_an_answer_outlives_two_services_and_a_prompt_needs_none(nodes: dict[str, RealNode]) -> None:
+    node = nodes["all"]
+    expected = await answer(nodes["off"], private(TEXT, "k2"), ENDLESS)
+    stream = await node.client.generate("tenant", private(TEXT, "k2", keep=True), ENDLESS)
+    found: list[int] = []
+    killed: list[int] = []
+    async for part in stream:
+        found += part.tokens
+        service = node.controller.compute.service
+        if len(killed) < 2 and service is not None and service._handle.pid not in (None, *killed):
+            os.kill(service._handle.pid, signal.SIGKILL)
+            killed.append(service._handle.pid)
+    assert found == expected and len(killed) == 2
+    await service_is_back(node)
+
+
 @pytest.mark.release
 @pytest.mark.timeout(3600)
 async def test_a_million_honest_tokens_raise_no_alarm(nodes: dict[str, RealNode]) -> None:
