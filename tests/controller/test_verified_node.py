@@ -133,9 +133,13 @@ async def test_alone_many_at_once_and_hidden_ones_are_the_same(
     )
 
 
-async def test_an_answer_outlives_two_services_and_a_prompt_needs_none(nodes: dict[str, RealNode]) -> None:
+async def test_an_answer_outlives_two_services_and_others_begin_without_one(
+    nodes: dict[str, RealNode],
+) -> None:
     node = nodes["all"]
     expected = await answer(nodes["off"], private(TEXT, "k2"), ENDLESS)
+    other = await answer(nodes["off"], private(TEXT, "k3"), SAMPLED)
+    meanwhile: list[asyncio.Task[list[int]]] = []
     stream = await node.client.generate("tenant", private(TEXT, "k2", keep=True), ENDLESS)
     found: list[int] = []
     killed: list[int] = []
@@ -145,6 +149,10 @@ async def test_an_answer_outlives_two_services_and_a_prompt_needs_none(nodes: di
         if len(killed) < 2 and service is not None and service._handle.pid not in (None, *killed):
             os.kill(service._handle.pid, signal.SIGKILL)
             killed.append(service._handle.pid)
+            while node.controller.relay.service is not None:
+                await asyncio.sleep(0.001)
+            meanwhile.append(asyncio.create_task(answer(node, private(TEXT, f"k{2 + len(killed)}"), SAMPLED)))
+    assert await asyncio.gather(*meanwhile) == [other] * 2
     assert found == expected and len(killed) == 2
     await service_is_back(node)
 
