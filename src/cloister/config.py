@@ -145,6 +145,11 @@ class MachineSettings(_Frozen):
 
 
 class ControllerSettings(MachineSettings):
+    profile: Literal["lab", "tenants", "pcc"] = _evidence(
+        "lab",
+        "What the node calls itself; it does not start where its settings break that. tenants: own keys, a whole "
+        "sandbox, no prompt shared with all, verified answers. pcc: also a TEE, a release, --cloud and --verify all.",
+    )
     max_vaults: int = _vaults(64, "Sessions that have a vault at once.", ge=1)
     spare_vaults: int = _vaults(2, "Fresh vaults waiting for new sessions.", ge=0)
     session_idle_s: float = _vaults(600.0, "Seconds that a named session is kept.", ge=0.1, name="session-idle")

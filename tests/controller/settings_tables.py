@@ -12,6 +12,7 @@ MATTERS = {
     "controller.templates_key": "who says which texts all tenants may share",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
     "controller.verify": "whether a service that was taken over can put other users' words into an answer",
+    "controller.profile": "what the node calls itself, which a client compares with the other settings",
     "engine.private_layers": "what a service that was taken over sees of a prompt: contributions of low layers show it",
     "gateway.beat_ms": "whether sizes and moments of a stream's events tell an observer what an answer is about",
     "gateway.cloud": "whose tokens count, and at which node; the list's content counts, not its path",

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from cloister.cli.attest import attest
+from cloister.cli.audit import audit
 from cloister.cli.cache import cache
 from cloister.cli.chat import chat
 from cloister.cli.cloud import cloud
@@ -87,7 +88,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
 )
 app.callback()(main)
-for command in (serve, chat, verify, proxy, relay, issuer, up, obfuscate, models, version):
+for command in (serve, chat, verify, audit, proxy, relay, issuer, up, obfuscate, models, version):
     app.command()(command)
 groups = {"attest": attest, "cache": cache, "cloud": cloud, "key": key, "log": log, "release": release, "vault": vault}
 for name, group in (groups | {"weights": weights}).items():

@@ -22,6 +22,7 @@ def serve(settings: Settings) -> None:
     """
     begun = monotonic()
     from cloister.attest.machine import find_attester
+    from cloister.attest.profile import check_profile
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
     from cloister.controller.external_level import find_offer, measured_packages
@@ -38,7 +39,7 @@ def serve(settings: Settings) -> None:
         load_keys(settings.gateway)
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
-        find_attester(settings.controller.attester)
+        tee = find_attester(settings.controller.attester).tee
         release = find_release(settings.controller.release, measured_packages(settings))
         file, provider = settings.controller.sealed_weights, settings.controller.provider_key
         if file is None and provider is None:
@@ -51,6 +52,6 @@ def serve(settings: Settings) -> None:
             bundle.close()
             folder = ModelFolder(bundle.header.model, file, {})
         find_offer(settings, folder)
-        attested_settings(settings)
+        check_profile(attested_settings(settings), tee, released=settings.controller.release is not None)
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
