@@ -37,7 +37,7 @@ SERVE_OPTIONS = """
     attention-processes private-layers watch-attention
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
     templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
-    vault-host vault-host-key vault-host-policy attester gpu-evidence release
+    vault-host vault-host-key vault-host-policy profile attester gpu-evidence release
     sealed-weights provider-key mpc mpc-parties mpc-context mpc-drafts mpc-cache allow-degraded-sandbox
 """
 

@@ -177,6 +177,12 @@ def test_a_node_without_attention_processes_is_refused(run: Run) -> None:
     assert result.exit_code == 2 and "attention-processes" in result.stderr
 
 
+@pytest.mark.parametrize("profile", ["tenants", "pcc"])
+def test_a_node_whose_settings_break_its_profile_does_not_start(run: Run, profile: str) -> None:
+    result = run("serve", "--port", "0", "--profile", profile, "--model", "./no-such-model")
+    assert result.exit_code == 2 and f"break the profile '{profile}'" in result.stderr and "--keys" in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -7,9 +7,9 @@ from typing import Any
 from cloister.audit.finding import Finding, broken, held, not_tried
 from cloister.audit.target import Reply, Target, random_words, together
 
-NEIGHBOURS, REPEATS = 6, 2
+NEIGHBOURS, REPEATS = 4, 2
 LONG_WORDS, SHORT_WORDS = 90, 12
-NEIGHBOURS_TOKENS = 32
+NEIGHBOURS_TOKENS = 12
 
 
 def _said(reply: Reply) -> Any:

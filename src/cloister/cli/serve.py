@@ -39,7 +39,8 @@ def serve(settings: Settings) -> None:
         load_keys(settings.gateway)
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
-        tee = find_attester(settings.controller.attester).tee
+        tee, released = find_attester(settings.controller.attester).tee, settings.controller.release is not None
+        check_profile(attested_settings(settings), tee, released=released)
         release = find_release(settings.controller.release, measured_packages(settings))
         file, provider = settings.controller.sealed_weights, settings.controller.provider_key
         if file is None and provider is None:
@@ -52,6 +53,5 @@ def serve(settings: Settings) -> None:
             bundle.close()
             folder = ModelFolder(bundle.header.model, file, {})
         find_offer(settings, folder)
-        check_profile(attested_settings(settings), tee, released=settings.controller.release is not None)
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
