@@ -69,6 +69,7 @@ IRRELEVANT = {
     "gateway.max_connections": _LIMIT,
     "gateway.max_connections_of_one": _LIMIT,
     "gateway.request_timeout_s": _PATIENCE,
+    "gateway.drain_s": _PATIENCE,
     "mpc.max_context": _LIMIT,
     "mpc.draft_tokens": _SPEED,
     "mpc.cache": "how fast answers come and how good they are; MPCache's ranks show nothing about a prompt",
