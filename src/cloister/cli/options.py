@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
+from cloister.cli.config_file import read_options
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
 from cloister.files import read_bounded, read_text
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 _LIMITS = {"min": "ge", "max": "le"}
+_FILE = typer.Option("--config", metavar="FILE", help="Options in TOML; see `cloister config`.", show_default=False)
+_CONFIG = [
+    Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, _FILE]),
+    Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +70,7 @@ class SettingsOption:
         for bound in self.field.metadata:  # pydantic's Ge and Le
             shown |= {name: getattr(bound, limit) for name, limit in _LIMITS.items() if hasattr(bound, limit)}
         how = typer.Argument(**shown) if self.shown.get("argument") else typer.Option(self.flags, **shown)
+        shown["show_envvar"] = "envvar" in shown
         default = Parameter.empty if self.default is ... else self.default
         kind: Any = self.field.annotation
         return Parameter(self.key, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, how])
@@ -79,22 +86,32 @@ def options_of(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[S
             yield from (one for one in options_of(inner, (*path, name)) if not offered or one.path[-1] in offered)
 
 
-def settings_command(model: type[Model]) -> Callable[[Callable[[Model], None]], Callable[..., None]]:
+def settings_command(
+    model: type[Model], *, config_file: bool = False
+) -> Callable[[Callable[[Model], None]], Callable[..., None]]:
+    """`config_file`: the options may also come from a file."""
     options = {one.key: one for one in options_of(model)}
 
     def decorate(run: Callable[[Model], None]) -> Callable[..., None]:
         def command(**given: Any) -> None:
-            run(_settings(model, {options[key]: value for key, value in given.items()}))
+            file, context = given.pop("config", None), given.pop("context", None)
+            chosen = {options[key]: value for key, value in given.items()}
+            if file is not None:
+                for one, value in read_options(file, options.values()).items():
+                    if context.get_parameter_source(one.key).name == "DEFAULT":
+                        chosen[one] = value
+            run(settings_from(model, chosen))
 
         command.__name__, command.__doc__, command.__module__ = run.__name__, run.__doc__, run.__module__
         command.__annotations__ = {}
-        command.__signature__ = Signature([one.parameter() for one in options.values()])  # type: ignore[attr-defined]
+        parameters = [one.parameter() for one in options.values()] + (_CONFIG if config_file else [])
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
-def _settings(model: type[Model], given: dict[SettingsOption, Any]) -> Model:
+def settings_from(model: type[Model], given: dict[SettingsOption, Any]) -> Model:
     tables: dict[str, Any] = {}
     for one, value in given.items():
         table = tables

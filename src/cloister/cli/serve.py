@@ -7,7 +7,7 @@ from cloister.config import Settings
 from cloister.errors import SetupError
 
 
-@settings_command(Settings)
+@settings_command(Settings, config_file=True)
 def serve(settings: Settings) -> None:
     """Serve a model through an OpenAI-compatible API and a chat page.
 
@@ -15,6 +15,7 @@ def serve(settings: Settings) -> None:
       cloister serve
       cloister serve --model ./my-model --dtype fp32 --port 9000
       cloister serve --host 0.0.0.0 --keys keys.toml    # see `cloister key new`
+      cloister serve --config cloister.toml    # see `cloister config`
       cloister serve --max-vaults 16 --session-idle 60
       cloister serve --sealed-weights model.sealed --provider-key 'example.com/weights+…'
       cloister serve --mpc local    # three parties on this machine: to try it; see docs/mpc.md
