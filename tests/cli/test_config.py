@@ -74,9 +74,7 @@ def test_a_misspelt_option_is_an_error(settings: Callable[..., Any]) -> None:
 def test_what_is_printed_has_every_option_and_is_a_file(run: Run, tmp_path: Path) -> None:
     printed = run("config").stdout
     assert tomllib.loads(printed) == {}
-    live = "\n".join(
-        line.removeprefix("# ") for line in printed.splitlines() if " = " in line and "not set" not in line
-    )
+    given = [line.removeprefix("# ") for line in printed.splitlines() if " = " in line and "not set" not in line]
     names = {name_of(each) for each in options_of(Settings)}
     assert {line.split(" = ")[0].removeprefix("# ") for line in printed.splitlines() if " = " in line} >= names
     file = tmp_path / "cloister.toml"
