@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from cloister.cli.config_file import name_of
-from cloister.cli.options import options_of, settings_command
+from cloister.cli.options import settings_command
+from cloister.cli.settings_option import options_of
 from cloister.config import Settings, option
 from cloister.errors import SetupError
 from tests.cli.conftest import Run

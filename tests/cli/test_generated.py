@@ -10,7 +10,8 @@ import typer
 from pydantic import BaseModel, Field, field_validator
 from typer.testing import CliRunner
 
-from cloister.cli.options import options_of, settings_command
+from cloister.cli.options import settings_command
+from cloister.cli.settings_option import options_of
 from cloister.config import Settings, VaultHostSettings, only, option
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run

@@ -30,7 +30,7 @@ def _absent(why: str) -> Attempt:
 
 
 _ONE_DEVICE = _absent("One process on one device decodes: no layer, matrix or sequence is split.")
-_ONE_NODE = _absent("A request is read and answered by the node that got it; nodes know nothing of each other.")
+_ONE_NODE = _absent("A request is read and answered by the node that got it; no node sends one on.")
 
 LEDGER = (
     # The deck's table, in its order.
@@ -241,7 +241,7 @@ LEDGER = (
         surface.errors_without_content,
     ),
     Row(
-        "views of one's own requests",
+        "views for their own tenant",
         "S",
         "read another tenant's view",
         "gateway/routes.py",

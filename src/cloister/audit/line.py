@@ -1,5 +1,5 @@
-"""Attempts of whoever ends TLS before the node: this process stands between a sealed client and the node, keeps every
-byte, and may change one."""
+"""Attempts of a proxy that ends TLS before the node: this process stands between a sealed client and the node, keeps
+every byte, and may change one."""
 
 import socket
 import ssl

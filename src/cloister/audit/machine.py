@@ -51,7 +51,7 @@ def retention(target: Target) -> Finding:
             kept += [str(file) for file in _written(pid) if secret.found_in(_content(file))]
             if kept or secret.found_in(start_of(pid)):
                 return broken(f"{name} has a prompt's words in {kept[0] if kept else 'its arguments or environment'}.")
-    return held(f"After answers at {', '.join(target.plain_levels)}, {len(family)} processes keep nothing of them.")
+    return held(f"After answers at {', '.join(target.plain_levels)}, {len(family)} processes keep no word or token.")
 
 
 def _tokens(target: Target, canary: str) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ def _written(pid: int) -> Iterator[Path]:
 
 
 def offloading(target: Target) -> Finding:
-    """Nothing of a prompt goes to a disk: no sealed process has a file to write to, or a page in swap."""
+    """No part of a prompt goes to a disk: no sealed process has a file to write to, or a page in swap."""
     if not _is_within_reach(target):
         return not_tried(NEEDS_ROOT)
     sealed = _sealed(target)

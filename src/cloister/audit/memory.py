@@ -160,7 +160,7 @@ def widened(numbers: npt.NDArray[np.int64], new: npt.NDArray[np.bool_]) -> list[
 
 @contextmanager
 def stopped(pids: Iterable[int]) -> Iterator[None]:
-    """Nothing of these processes moves."""
+    """None of these processes runs meanwhile."""
     halted = list(pids)
     for pid in halted:
         os.kill(pid, signal.SIGSTOP)

@@ -10,7 +10,7 @@ from cloister.audit.target import Target
 from cloister.client.verification import ENDPOINT, ask_for_evidence
 from cloister.errors import CloisterError
 
-NO_TEE = "Nothing but the node's own word: it has no TEE (tee: none)."
+NO_TEE = "The node has no TEE (tee: none): there is only its word."
 
 
 def nonce(target: Target) -> Finding:
@@ -29,7 +29,7 @@ def nonce(target: Target) -> Finding:
 
 
 def settings_frozen(target: Target) -> Finding:
-    """What evidence states must not change while the node runs, whoever asks."""
+    """What evidence states must not change while the node runs, or with the client."""
     stated = [
         read_statement(ask_for_evidence(target.address, secrets.token_bytes(NONCE_BYTES), 0).statement)
         for _ in range(3)
@@ -78,7 +78,7 @@ def vault_hosts(target: Target) -> Finding:
 
 
 def node_choice(target: Target) -> Finding:
-    """A node of a cloud takes a token for itself only; made-up tokens are refused."""
+    """A node of a cloud takes only tokens that name it; made-up tokens are refused."""
     stated = read_statement(ask_for_evidence(target.address, secrets.token_bytes(NONCE_BYTES), 0).statement)
     if not stated.settings.cloud:
         return off("One node: its users chose it by its address, and nothing routes their requests.")

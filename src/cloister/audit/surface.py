@@ -123,4 +123,4 @@ def errors_without_content(target: Target) -> Finding:
             return not_tried(f"A request with a wrong {name} is served.")
         if sum(piece in reply.body for piece in pieces) > 1:
             return broken(f"The error about {name} quotes the request.")
-    return held(f"{len(bad)} errors quote nothing of their requests.")
+    return held(f"{len(bad)} errors quote no word of their requests.")

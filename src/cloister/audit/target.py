@@ -87,7 +87,7 @@ class Target:
     def model(self) -> dict[str, Any]:
         reply = self.ask("GET", "/v1/models")
         if reply.status != 200 or not isinstance(reply.document, dict):
-            hint = "Is that a Cloister node, and the key one of its own?"
+            hint = "Is that a Cloister node, and is the key one of that node's?"
             raise ServiceUnavailable(f"{self.address} shows no models (HTTP {reply.status}).", hint=hint)
         shown: dict[str, Any] = reply.document["data"][0]
         return shown

@@ -55,7 +55,7 @@ def audit(options: AuditOptions) -> None:
     target.pid = _controller(options, target)
     rows = []
     try:
-        assert target.model, "a node that does not answer is an error of its own, before all attempts"
+        assert target.model, "a node that does not answer is an error, before all attempts"
         with Progress(console=error_console(), transient=True) as progress:
             task = progress.add_task("Trying…", total=len(LEDGER))
             for row in attempts(target):

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from cloister.cli.config_file import name_of, read_options, written_out
-from cloister.cli.options import options_of, settings_from
+from cloister.cli.options import settings_from
+from cloister.cli.settings_option import options_of
 from cloister.config import Settings
 
 _File = typer.Argument(metavar="FILE", help="Check this file, and print what it sets.", show_default=False)

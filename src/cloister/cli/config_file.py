@@ -4,22 +4,20 @@ import tomllib
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
+from cloister.cli.settings_option import SettingsOption
 from cloister.errors import SetupError
 from cloister.files import read_text
-
-if TYPE_CHECKING:
-    from cloister.cli.options import SettingsOption
 
 MAX_BYTES = 1 << 20
 
 
-def name_of(option: "SettingsOption") -> str:
+def name_of(option: SettingsOption) -> str:
     return option.flags.split("/")[0].removeprefix("--")
 
 
-def read_options(path: Path, options: Collection["SettingsOption"]) -> dict["SettingsOption", Any]:
+def read_options(path: Path, options: Collection[SettingsOption]) -> dict[SettingsOption, Any]:
     """Files that it names are looked for beside it. An unknown name is an error: a setting would be missing."""
     try:
         table = tomllib.loads(read_text(path, MAX_BYTES, wrong=SetupError))
@@ -34,15 +32,15 @@ def read_options(path: Path, options: Collection["SettingsOption"]) -> dict["Set
     return {known[name]: _value(known[name], value, path) for name, value in table.items()}
 
 
-def _value(option: "SettingsOption", value: Any, path: Path) -> Any:
+def _value(option: SettingsOption, value: Any, path: Path) -> Any:
     return path.parent / value if _is_path(option) and isinstance(value, str) else value
 
 
-def _is_path(option: "SettingsOption") -> bool:
+def _is_path(option: SettingsOption) -> bool:
     return Path in (option.field.annotation, *get_args(option.field.annotation))
 
 
-def written_out(options: Collection["SettingsOption"]) -> Iterator[str]:
+def written_out(options: Collection[SettingsOption]) -> Iterator[str]:
     """Lines of a file with every option, each at its default and therefore behind a `#`."""
     panel = ""
     for option in options:
