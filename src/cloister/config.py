@@ -79,6 +79,11 @@ class GatewaySettings(_Frozen):
         None, "What users call the model.", min_length=1, max_length=256, metavar="NAME", show_default="its own name"
     )
     request_timeout_s: float = option(600.0, "Seconds one request may take.", ge=0.1, name="request-timeout")
+    drain_s: float = option(
+        30.0,
+        "Seconds that running answers get after SIGTERM, while new requests get 503. Ctrl-C ends the node at once.",
+        **{"ge": 0, "name": "drain", "metavar": "SECONDS"},
+    )
     beat_ms: int = option(
         0,
         "Events of a stream leave on this beat, all of one size; 0: at once. Sealed streams always have a beat.",
@@ -145,6 +150,11 @@ class MachineSettings(_Frozen):
 
 
 class ControllerSettings(MachineSettings):
+    profile: Literal["lab", "tenants", "pcc"] = _evidence(
+        "lab",
+        "What the node calls itself; it does not start where its settings break that. tenants: own keys, a whole "
+        "sandbox, no prompt shared with all, verified answers. pcc: also a TEE, a release, --cloud and --verify all.",
+    )
     max_vaults: int = _vaults(64, "Sessions that have a vault at once.", ge=1)
     spare_vaults: int = _vaults(2, "Fresh vaults waiting for new sessions.", ge=0)
     session_idle_s: float = _vaults(600.0, "Seconds that a named session is kept.", ge=0.1, name="session-idle")

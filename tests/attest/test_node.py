@@ -276,12 +276,28 @@ def test_a_beat_can_be_demanded(node: Node, beat: int, passes: bool) -> None:
     assert check(node.evidence(), replace(SNP, settings=SettingsPolicy(min_beat_ms=150))).passed is passes
 
 
+BROKEN_PROFILES = (
+    (replace(SETTINGS, profile="tenants"), {"profile"}),
+    (replace(SETTINGS, profile="pcc", verified="all"), {"profile"}),
+)
+
+
 @pytest.mark.parametrize(("layers", "passes"), [(0, False), (1, False), (2, True)])
 def test_private_layers_can_be_demanded(node: Node, layers: int, passes: bool) -> None:
     node.statement = statement(replace(SETTINGS, private_layers=layers))
     verdict = check(node.evidence(), replace(SNP, settings=SettingsPolicy(min_private_layers=2)))
     assert broken(verdict) == (set() if passes else {"setting private layers"})
     assert (f"first {layers} layers" in check_of(verdict, "settings").reason) == (layers > 0)
+
+
+def test_a_node_that_breaks_its_profile_is_not_verified(node: Node) -> None:
+    """Its software did not start it so: the settings in the evidence are compared again."""
+    for settings, wrong in ((replace(SETTINGS, profile="tenants", verified="all"), set()), *BROKEN_PROFILES):
+        node.statement = statement(settings)
+        assert broken(check(node.evidence(), SNP)) == wrong
+    node.statement = statement(SETTINGS)
+    strict = replace(SNP, settings=SettingsPolicy(profile=("pcc",)))
+    assert broken(check(node.evidence(), strict)) == {"setting profile"}
 
 
 def test_parties_and_how_long_sessions_stay_can_be_demanded(node: Node) -> None:

@@ -10,7 +10,8 @@ import typer
 from pydantic import BaseModel, Field, field_validator
 from typer.testing import CliRunner
 
-from cloister.cli.options import options_of, settings_command
+from cloister.cli.options import settings_command
+from cloister.cli.settings_option import options_of
 from cloister.config import Settings, VaultHostSettings, only, option
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run
@@ -33,11 +34,11 @@ HOST_INTERNAL = {"vault_deadline_s", *(f"engine.{name}" for name in f"{_SERVICE}
 
 SERVE_OPTIONS = """
     cloud node-name spent host port model served-model-name dtype weights keys threads kernels kv-cache-mib
-    max-running chunk-tokens max-context max-waiting request-timeout beat verify max-vaults gpu-in-turns
+    max-running chunk-tokens max-context max-waiting request-timeout drain beat verify max-vaults gpu-in-turns
     attention-processes private-layers watch-attention
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
     templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
-    vault-host vault-host-key vault-host-policy attester gpu-evidence release
+    vault-host vault-host-key vault-host-policy profile attester gpu-evidence release
     sealed-weights provider-key mpc mpc-parties mpc-context mpc-drafts mpc-cache allow-degraded-sandbox
 """
 

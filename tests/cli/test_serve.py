@@ -140,6 +140,24 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
 
 
 @pytest.mark.slow
+def test_sigterm_lets_an_answer_end_and_takes_no_new_request(tmp_path: Path, tiny: tuple[str, ...]) -> None:
+    """Ctrl-C, or a second SIGTERM, would not wait."""
+    with running_server(tmp_path / "log", *tiny, "--served-model-name", "mine", "--drain", "600") as server:
+        url, key = server.url(), {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
+        body = {"model": "mine", "prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=key, timeout=240) as answer:
+            lines = answer.iter_lines()
+            assert next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            eventually(lambda: httpx.get(f"{url}/ready").status_code == 503)
+            refused = ask(url, "mine")
+            assert refused.status_code == 503 and refused.headers["retry-after"]
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert server.process.wait(60) == 0
+        assert server.said.rstrip().endswith("Stopped.")
+
+
+@pytest.mark.slow
 @pytest.mark.release  # chaos/test_stopped.py ends a node's template too
 def test_without_the_code_it_loaded_the_node_stops(tmp_path: Path, tiny: tuple[str, ...]) -> None:
     """What would be started again would be read from the disk, under evidence of what was there before."""
@@ -175,6 +193,12 @@ def test_the_development_key_stays_on_this_machine(run: Run) -> None:
 def test_a_node_without_attention_processes_is_refused(run: Run) -> None:
     result = run("serve", "--attention-processes", "0", "--model", "./no-such-model")
     assert result.exit_code == 2 and "attention-processes" in result.stderr
+
+
+@pytest.mark.parametrize("profile", ["tenants", "pcc"])
+def test_a_node_whose_settings_break_its_profile_does_not_start(run: Run, profile: str) -> None:
+    result = run("serve", "--port", "0", "--profile", profile, "--model", "./no-such-model")
+    assert result.exit_code == 2 and f"break the profile '{profile}'" in result.stderr and "--keys" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.templates_key": "templates.example+00000000+AA",
         "controller.verify": "all",
         "engine.private_layers": 2,
+        "controller.profile": "tenants",
         "gateway.beat_ms": 150,
         "gateway.cloud": cloud_file(tmp_path),
         "gateway.keys_file": Path("keys.toml"),

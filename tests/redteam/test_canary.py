@@ -20,13 +20,14 @@ import httpx
 import psutil
 import pytest
 
+from cloister.audit.memory import Search, memory_files_of, start_of, stopped
+from cloister.audit.needles import Secret
 from cloister.config import DEVELOPMENT_KEY, cache_folder
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.redteam.conftest import IDLE_S, SPARE_VAULTS
 from tests.redteam.family import Family
-from tests.redteam.memory import Search, memory_files_of, planted_on_the_stack, stopped, told_at_start
-from tests.redteam.needles import Secret
+from tests.redteam.stack import planted_on_the_stack
 from tests.served import Server, is_a
 
 pytestmark = [
@@ -106,7 +107,7 @@ class Node:
         with stopped(family.all):
             found |= processes_with(secret, family)
             for pid in family.all:
-                found[f"start of {family.name(pid)}"] = secret.found_in(told_at_start(pid))
+                found[f"start of {family.name(pid)}"] = secret.found_in(start_of(pid))
             for name, data in memory_files_of(family.controller).items():  # links: also those nobody maps
                 found[name] = secret.found_in(data)
             for path in (*Path("/dev/shm").rglob("*"), *self._written()):

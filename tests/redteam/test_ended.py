@@ -18,9 +18,9 @@ from subprocess import PIPE
 
 import pytest
 
+from cloister.audit.memory import Search, stopped
 from cloister.process.hardening import WIPE_FREED_MEMORY
 from tests.redteam import ended, unwiped
-from tests.redteam.memory import Search, stopped
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from cloister.audit.memory import Search, memory_files_of, start_of, stopped
+from cloister.audit.needles import Needles, Secret
 from tests.redteam import planted
-from tests.redteam.memory import Search, memory_files_of, stopped, told_at_start
-from tests.redteam.needles import Needles, Secret
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may read another process's memory")
 
@@ -98,7 +98,7 @@ def test_what_begins_in_memory_that_was_searched_is_found(told: dict[str, Any]) 
 def test_memory_files_are_read_and_what_a_process_was_told(told: dict[str, Any]) -> None:
     assert find(told, Search({"unmapped": UNMAPPED})) == ([], []), "it has no pages in a process"
     assert any(UNMAPPED in data for data in memory_files_of(told["pid"]).values())
-    assert masked(CUT[:16]).encode() in told_at_start(told["pid"])
+    assert masked(CUT[:16]).encode() in start_of(told["pid"])
 
 
 def test_the_stack_the_heap_and_files_are_what_they_are_called(told: dict[str, Any]) -> None:

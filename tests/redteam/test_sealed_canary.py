@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cloister.audit.memory import Search, stopped
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
-from tests.redteam.memory import Search, stopped
 from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, Node, four_ways, of_vaults
 from tests.sealed import SealedClient, SealedReply
 from tests.served import Server

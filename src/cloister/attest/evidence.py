@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import Tee
+from cloister.attest.profile import ProfileName
 from cloister.checks import Examination, decode_evidence
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.proof import ReleaseProof
@@ -54,6 +55,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     beat_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0  # of streams over plain HTTP, which it pads, too
     private_layers: Annotated[int, Meta(ge=0, le=64)] = 0  # a model's first, which vaults compute alone
     cloud: Annotated[str, Meta(max_length=64)] = ""  # SHA-256, in hex, of the list of nodes and token keys
+    profile: ProfileName = "lab"  # what the node calls itself; a client compares the settings with what that demands
 
     @property
     def vaults(self) -> Vaults:
@@ -95,6 +97,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             f"anonymous tokens count here, by the list of nodes and keys {self.cloud}"
             if self.cloud
             else "no anonymous tokens are taken",
+            f"the node's profile is {self.profile}",
         )
 
     def _about_sharing(self) -> str:
@@ -139,6 +142,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     shared: tuple[Prefixes, ...] | None = None
     veto: tuple[Veto, ...] | None = None
     verified: tuple[Verified, ...] | None = None
+    profile: tuple[ProfileName, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
@@ -152,7 +156,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "verified"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "verified", "profile"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -8,6 +8,7 @@ from cloister.attest.attester import Tee, verify_software
 from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia.reports import SWITCH, References, verify_gpu_reports
 from cloister.attest.policy import Policy
+from cloister.attest.profile import broken_demands
 from cloister.attest.snp import verify_snp
 from cloister.attest.tdx import verify_tdx
 from cloister.checks import Examination, Verdict
@@ -43,6 +44,8 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
     found.claim(settings=settings.as_json(), settings_hash=settings.hash.hex())
     whole = settings.hash == statement.settings_hash
     found.check("settings", whole, "their hash is not the one the node states", "; ".join(words))
+    broken = broken_demands(settings, evidence.tee, statement.code)
+    found.check("profile", not broken, f"{settings.profile}, but {'; '.join(broken)}", settings.profile)
     policy.settings.check(found, settings)
     _check_code(found, statement, evidence.tee)
     _check_sandbox(found, evidence, statement, policy)

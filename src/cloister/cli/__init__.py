@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from cloister.cli.attest import attest
+from cloister.cli.audit import audit
 from cloister.cli.cache import cache
 from cloister.cli.chat import chat
 from cloister.cli.cloud import cloud
+from cloister.cli.config import config
 from cloister.cli.issuer import issuer
 from cloister.cli.key import key
 from cloister.cli.log import log
@@ -87,7 +89,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
 )
 app.callback()(main)
-for command in (serve, chat, verify, proxy, relay, issuer, up, obfuscate, models, version):
+app.command(context_settings={"auto_envvar_prefix": "CLOISTER_SERVE"})(serve)
+for command in (chat, verify, audit, proxy, relay, issuer, up, obfuscate, models, config, version):
     app.command()(command)
 groups = {"attest": attest, "cache": cache, "cloud": cloud, "key": key, "log": log, "release": release, "vault": vault}
 for name, group in (groups | {"weights": weights}).items():

@@ -1,18 +1,17 @@
 """What all commands share: options from settings models, a node's policy, how verdicts and errors are shown."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from inspect import Parameter, Signature
-from keyword import iskeyword
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
+from cloister.cli.config_file import read_options
+from cloister.cli.settings_option import SettingsOption, options_of
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
 from cloister.files import read_bounded, read_text
@@ -26,75 +25,39 @@ if TYPE_CHECKING:
     from cloister.client.verification import Verification, VerifiedNode
 
 Model = TypeVar("Model", bound=BaseModel)
-_LIMITS = {"min": "ge", "max": "le"}
+_FILE = typer.Option("--config", metavar="FILE", help="Options in TOML; see `cloister config`.", show_default=False)
+_CONFIG = [
+    Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, _FILE]),
+    Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SettingsOption:
-    """One option of a command: `path` says which field of which model it sets."""
-
-    path: tuple[str, ...]
-    field: FieldInfo
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        return dict(_extra(self.field)["option"])
-
-    @property
-    def flags(self) -> str:
-        name = str(self.shown.get("name", self.path[-1])).replace("_", "-")
-        if name.startswith("--"):
-            return name
-        return f"--{name}/--no-{name}" if self.default is True else f"--{name}"
-
-    @property
-    def key(self) -> str:
-        name = self.flags.split("/")[0].removeprefix("--").replace("-", "_")
-        return f"{name}_" if iskeyword(name) else name
-
-    @property
-    def default(self) -> Any:
-        return self.shown.get("command_default", ... if self.field.is_required() else self.field.default)
-
-    def parameter(self) -> Parameter:
-        shown: dict[str, Any] = {"help": self.field.description, "rich_help_panel": self.shown.get("panel")}
-        shown |= {key: self.shown[key] for key in ("metavar", "show_default", "envvar", "hidden") if key in self.shown}
-        if Path in (self.field.annotation, *get_args(self.field.annotation)) and not self.shown.get("argument"):
-            shown.setdefault("metavar", "FILE")
-        for bound in self.field.metadata:  # pydantic's Ge and Le
-            shown |= {name: getattr(bound, limit) for name, limit in _LIMITS.items() if hasattr(bound, limit)}
-        how = typer.Argument(**shown) if self.shown.get("argument") else typer.Option(self.flags, **shown)
-        default = Parameter.empty if self.default is ... else self.default
-        kind: Any = self.field.annotation
-        return Parameter(self.key, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, how])
-
-
-def options_of(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[SettingsOption]:
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if "option" in _extra(field):
-            yield SettingsOption((*path, name), field)
-        elif isinstance(inner, type) and issubclass(inner, BaseModel):
-            offered = _extra(field).get("only")
-            yield from (one for one in options_of(inner, (*path, name)) if not offered or one.path[-1] in offered)
-
-
-def settings_command(model: type[Model]) -> Callable[[Callable[[Model], None]], Callable[..., None]]:
+def settings_command(
+    model: type[Model], *, config_file: bool = False
+) -> Callable[[Callable[[Model], None]], Callable[..., None]]:
+    """`config_file`: the options may also come from a file."""
     options = {one.key: one for one in options_of(model)}
 
     def decorate(run: Callable[[Model], None]) -> Callable[..., None]:
         def command(**given: Any) -> None:
-            run(_settings(model, {options[key]: value for key, value in given.items()}))
+            file, context = given.pop("config", None), given.pop("context", None)
+            chosen = {options[key]: value for key, value in given.items()}
+            if file is not None:
+                for one, value in read_options(file, options.values()).items():
+                    if context.get_parameter_source(one.key).name == "DEFAULT":
+                        chosen[one] = value
+            run(settings_from(model, chosen))
 
         command.__name__, command.__doc__, command.__module__ = run.__name__, run.__doc__, run.__module__
         command.__annotations__ = {}
-        command.__signature__ = Signature([one.parameter() for one in options.values()])  # type: ignore[attr-defined]
+        parameters = [one.parameter() for one in options.values()] + (_CONFIG if config_file else [])
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
-def _settings(model: type[Model], given: dict[SettingsOption, Any]) -> Model:
+def settings_from(model: type[Model], given: dict[SettingsOption, Any]) -> Model:
     tables: dict[str, Any] = {}
     for one, value in given.items():
         table = tables
@@ -108,10 +71,6 @@ def _settings(model: type[Model], given: dict[SettingsOption, Any]) -> Model:
         flags = {one.path: one.flags for one in given}
         message = first["msg"].removeprefix("Value error, ")
         raise typer.BadParameter(message, param_hint=flags.get(tuple(map(str, first["loc"])))) from None
-
-
-def _extra(field: FieldInfo) -> dict[str, Any]:
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 FAILURE_EXIT, USAGE_EXIT, INCOMPLETE_EXIT, INTERRUPTED_EXIT = 1, 2, 3, 130

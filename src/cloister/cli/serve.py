@@ -7,7 +7,7 @@ from cloister.config import Settings
 from cloister.errors import SetupError
 
 
-@settings_command(Settings)
+@settings_command(Settings, config_file=True)
 def serve(settings: Settings) -> None:
     """Serve a model through an OpenAI-compatible API and a chat page.
 
@@ -15,6 +15,7 @@ def serve(settings: Settings) -> None:
       cloister serve
       cloister serve --model ./my-model --dtype fp32 --port 9000
       cloister serve --host 0.0.0.0 --keys keys.toml    # see `cloister key new`
+      cloister serve --config cloister.toml    # see `cloister config`
       cloister serve --max-vaults 16 --session-idle 60
       cloister serve --sealed-weights model.sealed --provider-key 'example.com/weights+…'
       cloister serve --mpc local    # three parties on this machine: to try it; see docs/mpc.md
@@ -22,6 +23,7 @@ def serve(settings: Settings) -> None:
     """
     begun = monotonic()
     from cloister.attest.machine import find_attester
+    from cloister.attest.profile import check_profile
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
     from cloister.controller.external_level import find_offer, measured_packages
@@ -38,7 +40,8 @@ def serve(settings: Settings) -> None:
         load_keys(settings.gateway)
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
-        find_attester(settings.controller.attester)
+        tee, released = find_attester(settings.controller.attester).tee, settings.controller.release is not None
+        check_profile(attested_settings(settings), tee, released=released)
         release = find_release(settings.controller.release, measured_packages(settings))
         file, provider = settings.controller.sealed_weights, settings.controller.provider_key
         if file is None and provider is None:
@@ -51,6 +54,5 @@ def serve(settings: Settings) -> None:
             bundle.close()
             folder = ModelFolder(bundle.header.model, file, {})
         find_offer(settings, folder)
-        attested_settings(settings)
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)

@@ -34,6 +34,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         beat_ms=settings.gateway.beat_ms,
         private_layers=settings.engine.private_layers,
         cloud=read_cloud(settings.gateway).digest.hex() if settings.gateway.cloud else "",
+        profile=controls.profile,
     )
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import time
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ from cloister.messages import controller_frontend as wire
 from cloister.messages.controller_gateway import (
     AskEvidence,
     AskKeyConfigurations,
+    BeginDrain,
+    Drained,
     FromGateway,
     KeyConfigurations,
     Listening,
@@ -110,6 +113,15 @@ class Gateway(FrontendProcess):
     says = FromGateway
     ready = Listening
     grace_s = 1.5
+    _drained: asyncio.Event | None = None
+
+    async def drain(self, most_s: float) -> None:
+        """Until all requests have ended that run, or for so long."""
+        self._drained = asyncio.Event()
+        self._handle.send(BeginDrain())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._drained.wait()
 
     async def serve(self, serving: wire.Serving) -> str:
         listening = await self.open(serving)
@@ -132,6 +144,8 @@ class Gateway(FrontendProcess):
                 self.endpoint.send(
                     KeyConfigurations(message.request_id, self.controller.sealed_requests.configurations)
                 )
+            case Drained() if self._drained:
+                self._drained.set()
             case AskEvidence():
                 self.controller.evidence_maker.answer(self.endpoint, message)
             case _:
@@ -140,6 +154,8 @@ class Gateway(FrontendProcess):
     def gone(self) -> None:
         super().gone()
         self.controller.sealed_requests.gateway_gone(self.number)
+        if self._drained:
+            self._drained.set()
 
 
 class SealedApi(FrontendProcess):

@@ -5,6 +5,7 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -155,6 +156,7 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
             tee, notes = controller.evidence_maker.tee, controller.notes
             say_ready(console, url, name, controller.relay.serving(), settings, tee, seconds, notes)
             say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
+            _drain_first(gateway, settings.gateway.drain_s)
             await unless_stopped(stopped, code.lost())
     finally:
         if url is None:
@@ -164,6 +166,23 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
         await controller.close()
         if unsealing:
             await unsealing.close()
+
+
+def _drain_first(gateway: Gateway, most_s: float) -> None:
+    """SIGTERM lets requests end that run; a second one, or Ctrl-C, ends the node at once."""
+    loop, draining = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+    async def drain() -> None:
+        await gateway.drain(most_s)
+        signal.raise_signal(signal.SIGINT)
+
+    def asked() -> None:
+        if draining or not most_s:
+            signal.raise_signal(signal.SIGINT)
+        else:
+            draining.add(loop.create_task(drain()))
+
+    loop.add_signal_handler(signal.SIGTERM, asked)
 
 
 def _release(reserved: int | None) -> None:

@@ -17,6 +17,7 @@ from cloister.errors import CloisterError
 from cloister.gateway import answer, completions, routes, sealed
 from cloister.gateway.api import Api, LevelInfo, Levels, api_of, json_response
 from cloister.gateway.completions import PromptReader
+from cloister.gateway.drain import Drain
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
@@ -96,7 +97,8 @@ def create_api(
     levels = Levels(backend.ready.levels, backend.ready.why_not, backend.ready.verify)
     app.state.prompts = prompts
     app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics)
-    app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
+    drain = app.state.drain = Drain()
+    app.add_middleware(Guard, metrics=metrics, drain=drain, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
     for part in (completions, routes):

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -124,12 +125,22 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     return StreamedAnswer(generation, reply, call.deadline, headers, api.settings.beat_ms / 1000)
 
 
+_X = "x" * 64
+_OTHER_WORDS = {
+    "messages": json.dumps({"model": _X, "messages": [{"role": "user", "content": _X}], "protection": _X}),
+    "prompt": json.dumps({"model": _X, "prompt": _X, "protection": _X}),
+}
+
+
 def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> Body:
     is_sealed = sealed is not None and sealed.counts_prompts(raw, endpoint.field)
     try:
         body = (endpoint.sealed if is_sealed else endpoint.plain).model_validate_json(raw)
     except ValidationError as wrong:
         raise invalid_from(wrong) from None
+    finally:
+        # The parser reads strings in pieces of 16 bytes and leaves the last ones on the stack: these take their place.
+        endpoint.plain.model_validate_json(_OTHER_WORDS[endpoint.field])
     refuse_repeated_names(raw)
     body.refuse_unknown()
     if body.model != model:

@@ -11,6 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloister.addresses import is_loopback
 from cloister.config import GatewaySettings
+from cloister.errors import ServiceUnavailable
+from cloister.gateway.drain import Drain
 from cloister.gateway.errors import BodyTimeout, BodyTooLarge, ForeignHost, WrongMedia, error_response, log_unexpected
 from cloister.gateway.metrics import Metrics
 
@@ -55,8 +57,9 @@ async def _drain(pieces: AsyncIterator[bytes], limit: int) -> None:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, metrics: Metrics, *, local_only: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, drain: Drain, *, local_only: bool) -> None:
         self._app = app
+        self._drain = drain
         self._metrics = metrics
         self._local_only = local_only
 
@@ -88,8 +91,9 @@ class Guard:
             if self._local_only and not _names_this_machine(scope):
                 hint = "Use 127.0.0.1 in the URL, or serve with a keys file."
                 raise ForeignHost("With the development key this server answers to localhost only.", hint=hint)
-            await self._app(scope, watched, guarded)
-        except ForeignHost as refusal:
+            with self._drain.request(scope["path"]):
+                await self._app(scope, watched, guarded)
+        except (ForeignHost, ServiceUnavailable) as refusal:
             await error_response(refusal)(scope, watched, guarded)
         except Exception as error:
             log_unexpected(error)

@@ -39,7 +39,7 @@ class Oblivious:
     def __init__(self, inside: ASGIApp, app: FastAPI) -> None:
         api = app.state.api
         self._inside, self._app = inside, app
-        self._guarded = Guard(self._answer, api.metrics, local_only=api.settings.keys_file is None)
+        self._guarded = Guard(self._answer, api.metrics, app.state.drain, local_only=api.settings.keys_file is None)
         self._route = SimpleNamespace(path=ohttp.GATEWAY_PATH)  # for metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

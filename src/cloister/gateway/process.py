@@ -25,6 +25,8 @@ from cloister.messages.controller_frontend import BytesTaken, CancelSealed, Seal
 from cloister.messages.controller_gateway import (
     AskEvidence,
     AskKeyConfigurations,
+    BeginDrain,
+    Drained,
     Evidence,
     ExchangeOpened,
     KeyConfigurations,
@@ -51,6 +53,7 @@ class GatewayClient(ControllerClient, Carrier):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._sealed: dict[int, CarriedAnswer] = {}
+        self.when_to_drain: Callable[[], None] = lambda: self.send(Drained())
         super().__init__(reader, writer)
 
     async def evidence(self, nonce: bytes, since: int) -> bytes:
@@ -84,6 +87,8 @@ class GatewayClient(ControllerClient, Carrier):
             case SealedPart():
                 if answer := self._sealed.get(message.request_id):
                     answer.put(message)
+            case BeginDrain():
+                self.when_to_drain()
             case Evidence() | ExchangeOpened() | KeyConfigurations():
                 self._answered(type(message), message.request_id, message)
             case Failed() if answer := self._sealed.get(message.request_id):
@@ -151,7 +156,9 @@ class SealedFirst:
     def __init__(self, app: FastAPI) -> None:
         api = app.state.api
         self._app = app
-        self._guarded = Guard(sealed.answer_sealed, api.metrics, local_only=api.settings.keys_file is None)
+        self._guarded = Guard(
+            sealed.answer_sealed, api.metrics, app.state.drain, local_only=api.settings.keys_file is None
+        )
         self._oblivious = Oblivious(self.inside, app)
         self._route = next(route for route in sealed.router.routes if getattr(route, "path", None) == sealed.PATH)
 
@@ -181,6 +188,7 @@ async def serve(controller: socket.socket) -> None:
         await client.serving
         app = create_app(client, tokenizer, start.name, settings, start.created, client, keys)
         app.openapi()  # made now and kept: after confinement its code could not be read from files
+        client.when_to_drain = lambda: app.state.drain.begin(lambda: client.send(Drained()))
         client.when_gone(lambda: signal.raise_signal(signal.SIGTERM))
 
         def listens(url: str) -> None:

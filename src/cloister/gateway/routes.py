@@ -151,9 +151,13 @@ class Health(msgspec.Struct):
     status: Literal["ok"] = "ok"
 
 
+@router.get("/ready", **replies("Health", 503))
 @router.get("/health", **replies("Health", 503))
 async def health(request: Request) -> Response:
-    """Whether a request that names no level of protection would be served now; needs no key."""
+    """Whether a request that names no level of protection would be served now; needs no key.
+
+    At `/ready` the answer is 503, too, once the node is about to stop and takes no new requests.
+    """
     api = api_of(request)
     stats = await _stats(api)
     if stats is None or not stats.up:

@@ -60,6 +60,14 @@ class Evidence(RequestMessage, frozen=True):
     document: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
+class BeginDrain(Message, frozen=True):
+    """Controller → gateway: take no new request. The reply comes when all that run have ended."""
+
+
+class Drained(Message, frozen=True):
+    """Gateway → controller: nothing runs, and nothing begins."""
+
+
 _Questions = AskEvidence | OpenExchange | AskKeyConfigurations
-FromGateway = FromFrontend | Listening | Ask | Sealed | BytesTaken | CancelSealed | _Questions
-ToGateway = ToFrontend | SealedPart | Evidence | ExchangeOpened | KeyConfigurations
+FromGateway = FromFrontend | Listening | Ask | Sealed | BytesTaken | CancelSealed | Drained | _Questions
+ToGateway = ToFrontend | SealedPart | Evidence | ExchangeOpened | KeyConfigurations | BeginDrain

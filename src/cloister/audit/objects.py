@@ -1,14 +1,12 @@
 """Tokens as a Python list or tuple has them: pointers side by side to int objects of these values."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from tests.redteam.needles import Bytes, Needles
+from cloister.audit.needles import Bytes, Needles
 
 BODY_AT, BODY = 16, 12
 LOW_BYTES = 3

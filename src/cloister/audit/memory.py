@@ -5,8 +5,6 @@ nothing moves from a place not yet searched to one that was. A page of the machi
 is searched once, in the first of them.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal
@@ -15,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tests.redteam.needles import Needles, Secret
-from tests.redteam.objects import IntLists
+from cloister.audit.needles import Needles, Secret
+from cloister.audit.objects import IntLists
 
 PAGE = os.sysconf("SC_PAGESIZE")
 PRESENT, SWAPPED, OF_FILE = np.uint64(1 << 63), np.uint64(1 << 62), np.uint64(1 << 61)
@@ -29,7 +28,7 @@ FRAMES = 1 << 28
 AN_INT = "an int object"
 
 _buffer = mmap.mmap(-1, 1 << 28, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-"""Used again and again: memory that is new is slow. What nobody has written to takes no room."""
+"""Used again and again: memory that is new is slow. Pages without content take no room."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Search:
         self._needles = Needles({**self.named, **({AN_INT: self._lists.first} if self._lists else {})})
 
     @classmethod
-    def of(cls, secret: Secret) -> Search:
+    def of(cls, secret: Secret) -> Self:
         return cls(secret.forms, secret.tokens)
 
     def look_into(self, pid: int) -> list[str]:
@@ -132,7 +131,7 @@ class Search:
         """Which of these no process before had, nor a mapping before; from now on they count as searched."""
         frames = np.minimum(pages & FRAME, FRAMES - 1)
         frames[(pages & PRESENT) == 0] = 0
-        new = ~self._searched[frames]
+        new: npt.NDArray[np.bool_] = ~self._searched[frames]
         self._searched[frames] = True
         self._searched[[0, -1]] = False  # those whose number we do not know, and those too large for the table
         return new
@@ -161,7 +160,7 @@ def widened(numbers: npt.NDArray[np.int64], new: npt.NDArray[np.bool_]) -> list[
 
 @contextmanager
 def stopped(pids: Iterable[int]) -> Iterator[None]:
-    """Nothing of these processes moves."""
+    """None of these processes runs meanwhile."""
     halted = list(pids)
     for pid in halted:
         os.kill(pid, signal.SIGSTOP)
@@ -171,21 +170,6 @@ def stopped(pids: Iterable[int]) -> Iterator[None]:
         for pid in reversed(halted):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-
-
-@contextmanager
-def planted_on_the_stack(pid: int, content: bytes) -> Iterator[None]:
-    """A process that is stopped has this at the far end of its stack; then again what was there."""
-    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    [stack] = [line for line in lines if line.endswith("[stack]")]
-    end = int(stack.split("-")[0], 16)
-    with open(f"/proc/{pid}/mem", "r+b", 0) as memory:
-        before = os.pread(memory.fileno(), len(content), end)
-        os.pwrite(memory.fileno(), content, end)
-        try:
-            yield
-        finally:
-            os.pwrite(memory.fileno(), before, end)
 
 
 def memory_files_of(pid: int) -> dict[str, bytes]:
@@ -198,6 +182,6 @@ def memory_files_of(pid: int) -> dict[str, bytes]:
     return contents
 
 
-def told_at_start(pid: int) -> bytes:
+def start_of(pid: int) -> bytes:
     """A process's arguments and environment."""
     return Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()

@@ -1,7 +1,5 @@
 """A secret in every form it could have taken, and all of them looked for in one pass."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ class Needles:
             found.append((end - len(needle), end, name))
 
         if len(data):
-            self._database.scan(data, match_event_handler=note)
+            self._database.scan(data, match_event_handler=note)  # type: ignore[type-var]
         return sorted(found)
 
 
@@ -71,7 +69,7 @@ class Secret:
             "tokens, floats of 4 bytes": struct.pack(f"<{len(self.tokens)}f", *self.tokens),
             "tokens, floats of 8 bytes": struct.pack(f"<{len(self.tokens)}d", *self.tokens),
         }
-        return {form: needle.rstrip(b"\0") for form, needle in forms.items()}
+        return {form: bare for form, needle in forms.items() if (bare := needle.rstrip(b"\0"))}
 
     @cached_property
     def _needles(self) -> Needles:

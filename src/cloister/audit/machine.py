@@ -1,0 +1,178 @@
+"""Attempts of root on the node's machine, from outside of its processes: what they keep, what they may reach."""
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from stat import S_ISREG
+from time import sleep
+
+from cloister.audit.finding import Finding, broken, held, not_tried, off
+from cloister.audit.memory import Search, memory_files_of, start_of, stopped
+from cloister.audit.needles import Secret
+from cloister.audit.target import Target, random_words
+
+NEEDS_ROOT = "This takes root on the node's machine (`--pid` where several nodes run there)."
+SEALED = ("cl-vault", "cl-service", "cl-attention", "cl-sealed-api", "cl-detector")
+ENVIRONMENT = ("LD_", "PYTHON", "CLOISTER_", "HTTP_PROXY", "HTTPS_PROXY", "SSL_")
+CLONE_NEWNET = 0x40000000
+ANOTHER_USER = 65533  # not the one that the gateway becomes
+FORGOTTEN_AFTER_S = 12.0  # a view is kept for ten seconds after an answer's end
+TOKENS = 4
+
+
+def _is_within_reach(target: Target) -> bool:
+    return target.pid is not None and os.geteuid() == 0
+
+
+def retention(target: Target) -> Finding:
+    """A canary in a prompt at each level; after the answers, every process, link and written file is searched. The
+    node is stopped while its memory is read. A search that misses what is in this process is no search."""
+    if not _is_within_reach(target):
+        return not_tried(NEEDS_ROOT)
+    canary = random_words(4)
+    secret = Secret(canary, _tokens(target, canary))
+    for level in target.plain_levels:
+        if target.complete(f"Remember: {canary}", level, tokens=TOKENS).status != 200:
+            return not_tried(f"At {level} a request was refused.")
+    target.ask("DELETE", "/v1/sessions/audit?private=true")
+    sleep(FORGOTTEN_AFTER_S)
+    if not Search.of(secret).look_into(os.getpid()):
+        return not_tried("The search does not find the canary where it is, in this process.")
+    family = target.processes()
+    search = Search.of(secret)
+    with stopped(family):
+        for pid, name in family.items():
+            if places := search.look_into(pid):
+                return broken(f"{name} keeps a prompt's words: {places[0].partition(' at ')[0]}.")
+            kept = [file for file, data in memory_files_of(pid).items() if secret.found_in(data)]
+            kept += [str(file) for file in _written(pid) if secret.found_in(_content(file))]
+            if kept or secret.found_in(start_of(pid)):
+                return broken(f"{name} has a prompt's words in {kept[0] if kept else 'its arguments or environment'}.")
+    return held(f"After answers at {', '.join(target.plain_levels)}, {len(family)} processes keep no word or token.")
+
+
+def _tokens(target: Target, canary: str) -> tuple[int, ...]:
+    """Some tokens that only the canary has, as the provider sees them at `open`; none if it shows none."""
+    reply = target.complete(f"Remember: {canary}", "open", tokens=1)
+    if reply.status != 200:
+        return ()
+    view = target.ask("GET", f"/v1/requests/{reply.document['id']}/view")
+    tokens = view.document["choices"][0]["prompt"]["tokens"] if view.status == 200 else ()
+    return tuple(tokens[-12:-4])
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _written(pid: int) -> Iterator[Path]:
+    """Files on a disk that this process may write to."""
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError, ValueError, StopIteration):
+            lines = Path(f"/proc/{pid}/fdinfo/{each.name}").read_text().splitlines()
+            flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))
+            path = Path(os.readlink(each))
+            if flags & os.O_ACCMODE and path.is_absolute() and S_ISREG(each.stat().st_mode):
+                yield path
+
+
+def offloading(target: Target) -> Finding:
+    """No part of a prompt goes to a disk: no sealed process has a file to write to, or a page in swap."""
+    if not _is_within_reach(target):
+        return not_tried(NEEDS_ROOT)
+    sealed = _sealed(target)
+    for pid, name in sealed.items():
+        if files := [path for path in _written(pid) if not str(path).startswith(("/memfd:", "/dev/"))]:
+            return broken(f"{name} may write to {files[0]}.")
+        status = Path(f"/proc/{pid}/status").read_text()
+        swapped = next((line.split()[1] for line in status.splitlines() if line.startswith("VmSwap:")), "0")
+        if swapped != "0":
+            return broken(f"{name} has {swapped} kB in swap.")
+    return off(f"Keys and values stay in memory: {len(sealed)} sealed processes have no file to write to, no swap.")
+
+
+def _sealed(target: Target) -> dict[int, str]:
+    return {pid: name for pid, name in target.processes().items() if name in SEALED}
+
+
+def environment(target: Target) -> Finding:
+    """Nothing that was set from outside, and could change what runs, is in a sealed process's environment."""
+    if not _is_within_reach(target):
+        return not_tried(NEEDS_ROOT)
+    for pid, name in _sealed(target).items():
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"):
+            variable = entry.partition("=")[0]
+            if variable.startswith(ENVIRONMENT):
+                return broken(f"{name} has the environment variable {variable}.")
+    return held("Sealed processes have no environment variable that changes what runs.")
+
+
+def _in_child(attempt: Callable[[], bool]) -> bool | None:
+    """Whether the attempt succeeds in a process of this one, which it may change; None if it cannot be made."""
+    child = os.fork()
+    if child == 0:
+        outcome = 2
+        with suppress(BaseException):
+            outcome = 0 if attempt() else 1
+        os._exit(outcome)
+    _, status = os.waitpid(child, 0)
+    return {0: True, 1: False}.get(os.waitstatus_to_exitcode(status))
+
+
+def network(target: Target) -> Finding:
+    """From within the network that a sealed process has, nothing can be reached, not even the node itself."""
+    if not _is_within_reach(target):
+        return not_tried(NEEDS_ROOT)
+    reached = [pid for pid in _sealed(target) if _in_child(lambda pid=pid: _connects(pid, target))]  # type: ignore[misc]
+    if reached:
+        return broken(f"{_sealed(target).get(reached[0], 'A sealed process')} reaches the node's own port.")
+    return held(f"From within {len(_sealed(target))} sealed processes the node's own port cannot be reached.")
+
+
+def _connects(pid: int, target: Target) -> bool:
+    with open(f"/proc/{pid}/ns/net") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    with suppress(OSError), socket.create_connection((target.address.host, target.address.port), 2):
+        return True
+    return False
+
+
+def other_users(target: Target) -> Finding:
+    """Another user of the machine reads no memory of the node."""
+    if not _is_within_reach(target):
+        return not_tried(NEEDS_ROOT)
+    family = target.processes()
+    readable = [pid for pid in family if _in_child(lambda pid=pid: _reads(pid)) is not False]  # type: ignore[misc]
+    if readable:
+        return broken(f"Another user reads the memory of {family[readable[0]]}.")
+    return held(f"Another user is refused the memory of {len(family)} processes.")
+
+
+def _reads(pid: int) -> bool:
+    os.setgroups([])
+    os.setgid(ANOTHER_USER)
+    os.setuid(ANOTHER_USER)
+    try:
+        with open(f"/proc/{pid}/mem", "rb"):
+            return True
+    except (FileNotFoundError, PermissionError):  # it has ended, or is not ours
+        return False
+
+
+def writable_code(target: Target) -> Finding:
+    """No code can be made in a sealed process: no page of it is both writable and executable."""
+    if not _is_within_reach(target):
+        return not_tried(NEEDS_ROOT)
+    for pid, name in _sealed(target).items():
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            rights = line.split()[1]
+            if "w" in rights and "x" in rights:
+                return broken(f"{name} has memory that is writable and executable.")
+    return held(f"{len(_sealed(target))} sealed processes have no memory that is writable and executable.")

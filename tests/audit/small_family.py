@@ -1,0 +1,49 @@
+"""A process that calls itself a controller, and its child a vault: what an audit of a machine looks at. Words that come
+in are kept by the child if it is to keep them; other arguments are its flaws."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+
+libc = ctypes.CDLL(None)
+kept: list[bytes] = []
+PR_SET_NAME, CLONE_NEWNET = 15, 0x40000000
+
+
+def name(words: bytes) -> None:
+    libc.prctl(PR_SET_NAME, words, 0, 0, 0)
+
+
+def main(flaws: list[str]) -> None:
+    come, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        name(b"cl-vault")
+        if "network" not in flaws:
+            libc.unshare(CLONE_NEWNET)
+        if "writes" in flaws:
+            os.open(os.environ["TO_WRITE"], os.O_WRONLY | os.O_CREAT)
+        if "code" in flaws:
+            kept.append(mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC))  # type: ignore[arg-type]
+        os.write(1, b"up\n")
+        buffer = bytearray(4096)
+        while count := os.readv(come, [buffer]):
+            if "keeps" in flaws:
+                kept.append(bytes(buffer[:count]))
+            ctypes.memset((ctypes.c_char * len(buffer)).from_buffer(buffer), 0, len(buffer))
+            os.write(1, b"taken\n")
+        os._exit(0)
+    name(b"cl-controller")
+    os.close(come)
+    buffer = bytearray(4096)
+    while count := os.readv(0, [buffer]):
+        os.writev(go, [memoryview(buffer)[:count]])
+        ctypes.memset((ctypes.c_char * len(buffer)).from_buffer(buffer), 0, len(buffer))
+    os.kill(child, 9)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

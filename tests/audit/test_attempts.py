@@ -1,0 +1,86 @@
+"""Each attempt passes at a good node, and fails at one with the flaw that it looks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloister.audit import line, proof, same_bits, surface, tenants
+from cloister.audit.finding import Outcome
+from cloister.audit.ledger import Attempt
+from cloister.audit.target import Target
+from tests.audit.conftest import Audited
+
+FLAWS: tuple[tuple[Attempt, str], ...] = (
+    (same_bits.batching, "neighbours"),
+    (same_bits.chunked_prefill, "neighbours"),
+    (same_bits.prepacked_prefill, "neighbours"),
+    (same_bits.reused_pages, "pages"),
+    (tenants.prefix_caching, "usage"),
+    (tenants.prefix_caching, "timing"),
+    (tenants.views, "views"),
+    (surface.priority, "field priority"),
+    (surface.priority, "field nice"),
+    (surface.speculation, "field draft_model"),
+    (surface.placement, "field node"),
+    (surface.misspelt, "field protecton"),
+    (surface.misspelt, "levels"),
+    (surface.misspelt, "headers"),
+    (surface.privileged, "answers POST /flush_cache"),
+    (surface.privileged, "answers GET /debug"),
+    (surface.privileged, "answers GET /metrics"),
+    (surface.profiling, "totals"),
+    (surface.wrong_key, "keys"),
+    (surface.errors_without_content, "echo"),
+    (proof.nonce, "any nonce"),
+    (proof.settings_frozen, "settings"),
+)
+GOOD = (*dict.fromkeys(attempt for attempt, _ in FLAWS), line.tls_ended, line.altered)
+ABSENT = (surface.speculation, surface.placement)
+
+
+@pytest.mark.parametrize("attempt", GOOD, ids=lambda each: each.__name__)
+def test_at_a_good_node_nothing_succeeds(audited: Audited, attempt: Attempt) -> None:
+    found = attempt(audited())
+    assert found.outcome is (Outcome.OFF if attempt in ABSENT else Outcome.PASS), found.reason
+
+
+@pytest.mark.parametrize(("attempt", "flaw"), FLAWS, ids=lambda each: getattr(each, "__name__", each))
+def test_a_flaw_is_found(audited: Audited, attempt: Attempt, flaw: str) -> None:
+    found = attempt(audited(flaw))
+    assert found.outcome is Outcome.FAIL, found.reason
+
+
+@pytest.mark.parametrize("attempt", [tenants.prefix_caching, tenants.views, surface.profiling])
+def test_what_takes_two_tenants_is_no_pass_with_one(audited: Audited, attempt: Attempt) -> None:
+    assert attempt(audited(other_key="")).outcome is Outcome.NOT_TRIED
+
+
+def test_a_cache_that_is_off_is_no_pass(audited: Audited) -> None:
+    assert tenants.prefix_caching(audited("no cache")).outcome is Outcome.OFF
+
+
+def test_a_development_node_proves_no_machine(audited: Audited) -> None:
+    target = audited()
+    for attempt in (proof.firmware, proof.patch_level, proof.verifies):
+        assert attempt(target).outcome is Outcome.NOT_TRIED
+
+
+def test_one_node_chooses_nothing(audited: Audited) -> None:
+    target = audited()
+    assert proof.node_choice(target).outcome is proof.vault_hosts(target).outcome is Outcome.OFF
+
+
+def test_a_client_that_seals_nothing_is_seen(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_the_clear(line: line.Line, target: Target, prompt: str) -> str:
+        line.sealed += 1
+        line.seen += prompt.encode()
+        return ""
+
+    monkeypatch.setattr(line, "_ask_through", in_the_clear)
+    assert line.tls_ended(audited()).outcome is Outcome.FAIL
+
+
+def test_a_request_that_can_be_changed_is_seen(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    plainly = line.Line.__init__
+    monkeypatch.setattr(line.Line, "__init__", lambda self, address, *, flip: plainly(self, address, flip=False))
+    assert line.altered(audited()).outcome is Outcome.FAIL

@@ -1,0 +1,105 @@
+"""Attempts of root on a node's machine: each passes at small processes without flaws, and finds its flaw."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cloister.addresses import HttpAddress
+from cloister.attest.policy import Policy
+from cloister.audit import machine
+from cloister.audit.finding import Outcome
+from cloister.audit.ledger import Attempt
+from cloister.audit.target import Reply, Target
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into other processes")
+SCRIPT = Path(__file__).parent / "small_family.py"
+
+
+class Family(Target):
+    """Its requests go to the small processes."""
+
+    process: subprocess.Popen[bytes]
+
+    @property
+    def plain_levels(self) -> tuple[str, ...]:
+        return ("partitioned",)
+
+    def complete(self, prompt: str, level: str, **_: object) -> Reply:  # type: ignore[override]
+        if level not in self.plain_levels:
+            return Reply(400, b"", None)
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(prompt.encode())
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == b"taken\n"
+        return Reply(200, b"", None)
+
+    def ask(self, *_: object, **__: object) -> Reply:  # type: ignore[override]
+        return Reply(204, b"", None)
+
+
+Started = Callable[..., Family]
+
+
+@pytest.fixture
+def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    monkeypatch.setattr(machine, "FORGOTTEN_AFTER_S", 0.0)
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def start(*flaws: str, **environment: str) -> Family:
+            process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), *flaws],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.environ["PATH"], "TO_WRITE": str(tmp_path / "file"), **environment},
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout and process.stdout.readline() == b"up\n"
+            address = HttpAddress.parse(f"http://127.0.0.1:{listening.getsockname()[1]}")
+            target = Family(address, "", Policy(), pid=process.pid)
+            target.process = process
+            return target
+
+        yield start
+
+
+ATTEMPTS = (
+    (machine.retention, "keeps"),
+    (machine.offloading, "writes"),
+    (machine.network, "network"),
+    (machine.writable_code, "code"),
+)
+
+
+@pytest.mark.parametrize(("attempt", "flaw"), ATTEMPTS, ids=lambda each: getattr(each, "__name__", each))
+def test_a_flaw_is_found_and_only_that(family: Started, attempt: Attempt, flaw: str) -> None:
+    good = attempt(family())
+    assert good.outcome is (Outcome.OFF if attempt is machine.offloading else Outcome.PASS), good.reason
+    assert attempt(family(flaw)).outcome is Outcome.FAIL
+
+
+def test_memory_that_a_user_reads_is_found(family: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.other_users(family()).outcome is Outcome.PASS
+    monkeypatch.setattr(machine, "ANOTHER_USER", 0)
+    assert machine.other_users(family()).outcome is Outcome.FAIL
+
+
+def test_a_variable_that_changes_what_runs_is_found(family: Started) -> None:
+    assert machine.environment(family()).outcome is Outcome.PASS
+    assert machine.environment(family(LD_PRELOAD="")).outcome is Outcome.FAIL
+
+
+def test_from_another_machine_nothing_of_it_is_a_pass(family: Started) -> None:
+    target = family()
+    target.pid = None
+    assert {attempt(target).outcome for attempt, _ in ATTEMPTS} == {Outcome.NOT_TRIED}
