@@ -138,6 +138,7 @@ def start(folder: ModelFolder, home: Path, running: ExitStack) -> dict[str, Serv
     issuer = Issuer(home / "issuer", "issuer", TOKENS, per_day=MOST_TOKENS)
     listed = home / "cloud.json"
     listed.write_bytes(Cloud((CloudNode(NODE, str(node_at)),), issuer.keys).encode())
+    issuer.close()
     spent = ("--cloud", str(listed), "--node-name", NODE, "--spent", str(home / "spent"), "--mpc", "off")
     node = OwnServer(folder.path, home, ("--port", str(node_at.port), *spent))
     node.address = node_at
