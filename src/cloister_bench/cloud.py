@@ -149,7 +149,7 @@ def start(folder: ModelFolder, home: Path, running: ExitStack) -> dict[str, Serv
     relay_at = on_free_port()
     running.enter_context(part("relay", relay_at, ("relay", "--to", str(node_at), "--port", str(relay_at.port))))
     with_relay = ("--relay", str(relay_at))
-    with_tokens = ("--issuer", str(issuer_at), "--cloud", str(listed), "--api-key", DEVELOPMENT_KEY)
+    with_tokens = ("--issuer", str(issuer_at), "--cloud", str(listed))
     ways: dict[str, Server] = {}
     sides = {DIRECT: (), RELAY: with_relay, TOKENS_SIDE: with_tokens, BOTH: (*with_relay, *with_tokens)}
     for side, more in sides.items():

@@ -53,7 +53,7 @@ class ServerProcess(Server):
     ) -> None:
         super().__init__(name, address, api_key)
         self._command, self.log = list(command), log
-        self._environment = dict(os.environ)
+        self._environment = os.environ | ({"CLOISTER_API_KEY": api_key} if api_key else {})
         self._process: subprocess.Popen[bytes]
 
     def __enter__(self) -> Self:

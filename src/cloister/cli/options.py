@@ -1,6 +1,7 @@
 """What all commands share: options from settings models, a node's policy, how verdicts and errors are shown."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -13,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
-from cloister.config import option
+from cloister.config import DEVELOPMENT_KEY, option
 from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
-from cloister.files import read_bounded, read_text
+from cloister.files import read_bounded, read_private, read_text
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 
 if TYPE_CHECKING:
@@ -207,6 +208,17 @@ def report(verdict: "Verdict", *, as_json: bool) -> None:
 
 def node_url() -> Any:
     return option(..., "The node's address; `/v1` may be left out.", argument=True, metavar="URL")
+
+
+class KeyOptions(BaseModel):
+    """No command takes a key as an argument: other users of the machine can see a process's arguments."""
+
+    api_key_file: Path | None = option(None, "The API key, in a file of yours alone.", show_default="$CLOISTER_API_KEY")
+
+    def api_key(self, otherwise: str = DEVELOPMENT_KEY) -> str:
+        if self.api_key_file is None:
+            return os.environ.get("CLOISTER_API_KEY") or otherwise
+        return read_private(self.api_key_file, 4096, "API key").decode("ascii", "replace").strip()
 
 
 class NodePolicy(BaseModel):
