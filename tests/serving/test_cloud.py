@@ -18,7 +18,7 @@ from cloister.access.tokens import Token, authenticate, authorization
 from cloister.access.wallet import Wallet
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import CloisterError, SetupError
-from cloister.messages.controller_frontend import ANONYMOUS
+from cloister.fairness import ANONYMOUS
 from tests.cloud import TestCloud
 from tests.served import Command, Server
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cloister.access.tokens import Token
 from cloister.errors import CloisterError, QueueFull, TokenInvalid, TokenSpent
+from cloister.fairness import ANONYMOUS
 from cloister.files import held, make_folder, needed, sync
-from cloister.messages.controller_frontend import ANONYMOUS
 
 NONCE_BYTES = 32
 MOST_OF_A_KEY = 4_000_000
