@@ -32,6 +32,7 @@ class Server:
 
     def __init__(self, name: str, address: HttpAddress, api_key: str | None = None) -> None:
         self.name, self.address, self.api_key = name, address, api_key
+        self.user_keys: tuple[str | None, ...] = (api_key,)  # of its users, in turn
 
     def wait(self, timeout_s: float = 300.0) -> None:
         """Until it lists a model."""
