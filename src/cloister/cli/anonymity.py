@@ -21,7 +21,7 @@ class AnonymityOptions(NodePolicy, KeyOptions):
         from cloister.client.cloud_transport import CloudAccess
         from cloister.client.tokens import TokenSource
 
-        source = TokenSource(cloud_of(self.cloud), str(self.issuer), self.api_key("") or None)
+        source = TokenSource(cloud_of(self.cloud), str(self.issuer), self.api_key())
         access = CloudAccess(url, source, self.load(), self.relay)
         access.check()
         source.begin()

@@ -213,11 +213,13 @@ def node_url() -> Any:
 class KeyOptions(BaseModel):
     """No command takes a key as an argument: other users of the machine can see a process's arguments."""
 
-    api_key_file: Path | None = option(None, "The API key, in a file of yours alone.", show_default="$CLOISTER_API_KEY")
+    api_key_file: Path | None = option(
+        None, "The API key, in a file of yours alone.", show_default="$CLOISTER_API_KEY, or the development key"
+    )
 
-    def api_key(self, otherwise: str = DEVELOPMENT_KEY) -> str:
+    def api_key(self) -> str:
         if self.api_key_file is None:
-            return os.environ.get("CLOISTER_API_KEY") or otherwise
+            return os.environ.get("CLOISTER_API_KEY") or DEVELOPMENT_KEY
         return read_private(self.api_key_file, 4096, "API key").decode("ascii", "replace").strip()
 
 
