@@ -242,7 +242,7 @@ class World:
             machine = MACHINES[user % len(MACHINES)]
             answer = await wires[user].handle_async_request(asked(user, machine, drawn))
             await answer.aread()
-            self.seen[-1][2].update(await asyncio.to_thread(self.on_the_line, user, drawn))
+            self.seen[-1][2].update(await asyncio.to_thread(self.on_the_line, user, random.Random(len(self.seen))))
         return [Observed(user, at, seen | self.around(at)) for user, at, seen in self.seen]
 
     def on_the_line(self, user: int, drawn: random.Random) -> Seen:
