@@ -51,6 +51,20 @@ def test_leaving_does_not_wipe_a_debt_and_idling_saves_up_little():
     assert meter.served("modest") == 1500 - CREDIT
 
 
+def test_all_calls_paid_with_tokens_have_one_share_and_each_its_uncut_prompt():
+    meter = ServiceMeter()
+    for tenant in ("token-a", "token-b", "keyed"):
+        meter.arrive(tenant)
+    meter.charge("token-a", inputs=100)
+    assert meter.served("token-b") == 100 and meter.served("keyed") <= 0 and meter.active == 2
+    assert (meter.uncut("token-a"), meter.uncut("token-b")) == (0, CREDIT)
+    meter.leave("token-a")
+    assert meter.uncut("token-a") == 0 and meter.served("token-c") == 100 and meter.active == 2
+    assert meter.drain(MOST) == {"token-": 100}
+    meter.leave("token-b")
+    assert meter.active == 1
+
+
 def test_tenants_that_never_return_are_forgotten():
     meter = ServiceMeter()
     meter.arrive("stays")

@@ -23,7 +23,7 @@ ALLOWED = {
     "addresses": {"errors"},
     "levels": {"errors"},
     "request_fields": {"errors"},
-    "keys": EVERYBODY | {"addresses", "files"},
+    "keys": EVERYBODY | {"addresses", "fairness", "files"},
     "checks": {"errors"},
     "files": {"errors"},
     "fairness": set(),

@@ -94,6 +94,7 @@ class GatewaySettings(_Frozen):
     )
     node_name: str | None = option(None, "This node's name in that list.", metavar="NAME", show_default="none")
     spent: Path | None = option(None, "Where spent tokens are kept.", metavar="DIR", show_default="the data folder")
+    token_budget: int = option(0, "What one token pays for, in tokens of text; 0: 16 of the model's contexts.", ge=0)
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
     max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")

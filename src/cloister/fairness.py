@@ -6,19 +6,29 @@ from collections.abc import Callable, Iterable, Mapping
 
 INPUT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
+ANONYMOUS = "token-"
+"""So begins the name of a tenant that is one call, paid for with an anonymous token; no API key's tenant has such one.
+All of them together have one tenant's share: else a user with many tokens would have many."""
 CREDIT = 64  # about one short prompt: a tenant that arrives may have received at most this much less than the others
 _MOST = 2**31 - 1
 _MOST_UNDRAINED = 1024
 _IDLE_REMEMBERED = 64
 
 
+def payer_of(tenant: str) -> str:
+    """Whose share of cores, places and queues a tenant uses."""
+    return ANONYMOUS if tenant.startswith(ANONYMOUS) else tenant
+
+
 class ServiceMeter:
-    """The virtual token counter of Sheng et al., OSDI 2024, §4. `drain`, `merge`: one share for service and vaults."""
+    """The virtual token counter of Sheng et al., OSDI 2024, §4, by payer. `drain`, `merge`: one share for service and
+    vaults."""
 
     def __init__(self) -> None:
         self._served: dict[str, int] = {}
         self._live: dict[str, int] = {}
         self._uncut: dict[str, int] = {}
+        self._calls: Counter[str] = Counter()  # under way, by tenant
         self._undrained: Counter[str] = Counter()
 
     @property
@@ -26,31 +36,35 @@ class ServiceMeter:
         return len(self._live)
 
     def served(self, tenant: str) -> int:
-        return self._served.get(tenant, 0)
+        return self._served.get(payer_of(tenant), 0)
 
     def arrive(self, tenant: str) -> None:
         """Idle time saves up no more than CREDIT, however often the tenant comes and goes."""
-        if tenant not in self._live:
+        if (payer := payer_of(tenant)) not in self._live:
             floor = min((self._served[other] - CREDIT for other in self._live), default=0)
-            self._served[tenant] = max(self._served.get(tenant, floor), floor)
-            self._uncut[tenant] = CREDIT
-        self._live[tenant] = self._live.get(tenant, 0) + 1
+            self._served[payer] = max(self._served.get(payer, floor), floor)
+        self._live[payer] = self._live.get(payer, 0) + 1
+        self._uncut.setdefault(tenant, CREDIT)
+        self._calls[tenant] += 1
 
     def uncut(self, tenant: str) -> int:
         """Longest prompt that is computed in one piece while others are active; falls with the service received."""
         return self._uncut.get(tenant, 0)
 
     def leave(self, tenant: str) -> None:
-        self._live[tenant] -= 1
-        if self._live[tenant] == 0:
-            del self._live[tenant], self._uncut[tenant]
+        self._calls[tenant] -= 1
+        if not self._calls[tenant]:
+            del self._calls[tenant], self._uncut[tenant]
+        self._live[payer := payer_of(tenant)] -= 1
+        if not self._live[payer]:
+            del self._live[payer]
             self._forget()
 
     def charge(self, tenant: str, *, inputs: int = 0, outputs: int = 0) -> None:
         service = INPUT_WEIGHT * inputs + OUTPUT_WEIGHT * outputs
-        self._served[tenant] += service
-        if tenant in self._undrained or len(self._undrained) < _MOST_UNDRAINED:
-            self._undrained[tenant] += service
+        self._served[payer := payer_of(tenant)] += service
+        if payer in self._undrained or len(self._undrained) < _MOST_UNDRAINED:
+            self._undrained[payer] += service
         self._uncut[tenant] = max(self._uncut[tenant] - inputs, 0)
 
     def drain(self, most: int) -> dict[str, int]:
@@ -65,9 +79,9 @@ class ServiceMeter:
             if tenant in self._served:
                 self._served[tenant] += service
 
-    def most_served(self, tenants: Iterable[str]) -> str:
-        """The tenant with the most service; among equals the last by name, so that the choice is repeatable."""
-        return max(tenants, key=lambda tenant: (self._served[tenant], tenant))
+    def most_served(self, payers: Iterable[str]) -> str:
+        """The one with the most service; among equals the last by name, so that the choice is repeatable."""
+        return max(payers, key=lambda payer: (self._served[payer], payer))
 
     def _forget(self) -> None:
         """Drop counters that a re-arrival would lift anyway: tenants that never return cost no memory."""
@@ -149,6 +163,10 @@ class ActiveTenants:
             return False
         self._forget()
         return len(self._present) + len(self._left) > 1
+
+    @property
+    def several_payers(self) -> bool:
+        return self.several and len({payer_of(one) for one in (*self._present, *self._left)}) > 1
 
     def _forget(self) -> None:
         """The dictionary is in the order of leaving."""

@@ -120,3 +120,14 @@ def only_one(path: Path) -> Iterator[None]:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def held(path: Path, others: str, hint: str) -> int:
+    """As `only_one`, until the descriptor is closed; SetupError that says `others` where another process holds it."""
+    lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise SetupError(others, hint=hint) from None
+    return lock

@@ -11,8 +11,9 @@ from pathlib import Path
 from cloister.addresses import is_loopback
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
+from cloister.fairness import ANONYMOUS
 from cloister.files import make_folder, needed, write_whole
-from cloister.messages.controller_frontend import ANONYMOUS, KeyEntry
+from cloister.messages.controller_frontend import KeyEntry
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _TABLE = re.compile(r"^\[keys\][^\n]*(\n|\Z)", re.MULTILINE)

@@ -21,6 +21,7 @@ from cloister.addresses import HttpAddress
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.controller.token_gate import TokenGate
 from cloister.errors import CloisterError
+from cloister.keys import add_line, key_line, new_key
 from cloister.models.source import ModelFolder
 from cloister_bench.connection import on_free_port
 from cloister_bench.load import Workload
@@ -31,6 +32,7 @@ from cloister_bench.suite.documents import Document, Table, Target, value_of
 START_S, REQUEST_S = 300.0, 300.0
 DIRECT, RELAY, TOKENS_SIDE, BOTH = "direct", "relay", "tokens", "relay and tokens"
 NODE = "here"
+TENANTS = 32
 MOST_TOKENS = 1 << 30  # the issuer's day must not end a measurement
 
 
@@ -138,8 +140,12 @@ def start(folder: ModelFolder, home: Path, running: ExitStack) -> dict[str, Serv
     issuer = Issuer(home / "issuer", "issuer", TOKENS, per_day=MOST_TOKENS)
     listed = home / "cloud.json"
     listed.write_bytes(Cloud((CloudNode(NODE, str(node_at)),), issuer.keys).encode())
+    issuer.close()
+    owners = {DEVELOPMENT_KEY: "user-0"} | {new_key(): f"user-{number}" for number in range(1, TENANTS)}
+    for key, owner in owners.items():  # as with tokens, each user is a tenant
+        add_line(home / "keys.toml", key_line(key, owner))
     spent = ("--cloud", str(listed), "--node-name", NODE, "--spent", str(home / "spent"), "--mpc", "off")
-    node = OwnServer(folder.path, home, ("--port", str(node_at.port), *spent))
+    node = OwnServer(folder.path, home, ("--port", str(node_at.port), "--keys", str(home / "keys.toml"), *spent))
     node.address = node_at
     words = ("--port", str(issuer_at.port), "--folder", str(home / "issuer"), "--per-day", str(MOST_TOKENS))
     part = _parts(home)
@@ -148,13 +154,14 @@ def start(folder: ModelFolder, home: Path, running: ExitStack) -> dict[str, Serv
     relay_at = on_free_port()
     running.enter_context(part("relay", relay_at, ("relay", "--to", str(node_at), "--port", str(relay_at.port))))
     with_relay = ("--relay", str(relay_at))
-    with_tokens = ("--issuer", str(issuer_at), "--cloud", str(listed), "--api-key", DEVELOPMENT_KEY)
+    with_tokens = ("--issuer", str(issuer_at), "--cloud", str(listed))
     ways: dict[str, Server] = {}
     sides = {DIRECT: (), RELAY: with_relay, TOKENS_SIDE: with_tokens, BOTH: (*with_relay, *with_tokens)}
     for side, more in sides.items():
         at = on_free_port()
         proxied = ("proxy", str(node_at), "--allow-software-tee", "--port", str(at.port), *more)
         running.enter_context(proxy := part(side, at, proxied)).wait(START_S)
+        proxy.user_keys = tuple(owners)
         ways[side] = proxy
     return ways
 

@@ -95,7 +95,7 @@ def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10
     except ProtocolError as wrong:
         raise SetupError(f"{address}: {wrong.message}", hint=NOT_OPENAI_HINT) from None
     if answer.status in (401, 403):
-        raise Unauthorized(f"{address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key.")
+        raise Unauthorized(f"{address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key-file.")
     try:
         listed: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])["data"][0]
         return {**listed, "id": str(listed["id"])}

@@ -187,8 +187,9 @@ def ask_once(address: HttpAddress, api_key: str | None, body: bytes, timeout_s: 
         connection.close()
 
 
-def measure(address: HttpAddress, api_key: str | None, model: str, load: Workload, users: int) -> RunReport:
-    crowd = [Connection(address, api_key, load.timeout_s) for _ in range(users)]
+def measure(address: HttpAddress, keys: Sequence[str | None], model: str, load: Workload, users: int) -> RunReport:
+    """The users have these API keys, in turn."""
+    crowd = [Connection(address, keys[number % len(keys)], load.timeout_s) for number in range(users)]
     name, leaving = f"bench-{token_hex(6)}", list[bool]()
     sessions = [f"{name}-{number}" if load.sessions else None for number in range(users)]
     answers: list[Answer] = []

@@ -124,7 +124,7 @@ class InTurn(Measurement[Compared]):
 
 def answered(server: Server, point: Point, seed: int) -> RunReport:
     """Raises ServiceUnavailable if not one of the users was answered."""
-    run = measure(server.address, server.api_key, server.model, replace(point.load, seed=seed), point.users)
+    run = measure(server.address, server.user_keys, server.model, replace(point.load, seed=seed), point.users)
     if not run.output_tokens:
         raise ServiceUnavailable(f"No request was answered ({run.kinds_of_errors}).")
     return run

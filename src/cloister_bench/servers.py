@@ -32,6 +32,7 @@ class Server:
 
     def __init__(self, name: str, address: HttpAddress, api_key: str | None = None) -> None:
         self.name, self.address, self.api_key = name, address, api_key
+        self.user_keys: tuple[str | None, ...] = (api_key,)  # of its users, in turn
 
     def wait(self, timeout_s: float = 300.0) -> None:
         """Until it lists a model."""
@@ -53,7 +54,7 @@ class ServerProcess(Server):
     ) -> None:
         super().__init__(name, address, api_key)
         self._command, self.log = list(command), log
-        self._environment = dict(os.environ)
+        self._environment = os.environ | ({"CLOISTER_API_KEY": api_key} if api_key else {})
         self._process: subprocess.Popen[bytes]
 
     def __enter__(self) -> Self:

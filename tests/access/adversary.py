@@ -1,19 +1,21 @@
 """Users of a cloud without sockets, and an adversary: relay, nodes and issuer together, who know the code.
 
-Each observation is all that they see of one request, flat: what is on the wire, what the node opens, which tokens the
-issuer gave around that time. From half of the users the adversary learns which agreements tell two requests of one user
-from two of others (naive Bayes on likelihood ratios); the other half it has to tell apart.
+Each observation is all that they see of one request, flat: what is on the wire, what the node opens, sizes and moments
+of the answer on the line, which tokens the issuer gave around that time. From half of the users the adversary learns
+which agreements tell two requests of one user from two of others (naive Bayes on likelihood ratios); the other half it
+has to tell apart.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import pytest
 from cloister.access.batches import BATCH, read_requests, write_responses
 from cloister.access.cloud import Cloud, CloudNode
 from cloister.access.issuing import Issuer
-from cloister.access.tokens import token_of
+from cloister.access.tokens import Token, token_of
 from cloister.addresses import HttpAddress
 from cloister.channel import bhttp
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
@@ -46,12 +48,16 @@ from cloister.client.cloud_transport import CloudAccess, CloudTransport
 from cloister.client.oblivious import ObliviousTransport
 from cloister.client.sealed_transport import AsyncSealedTransport, Raising, as_it_is
 from cloister.client.tokens import TokenSource
-from cloister.errors import QueueFull
+from cloister.errors import QueueFull, TokenInvalid, TokenSpent, Unauthorized
+from cloister_bench.privacy.replay import Way, traffic_of
+from cloister_bench.privacy.traffic import BEAT_S
 
 NODES = tuple(CloudNode(f"n{number}", f"http://n{number}.example:80") for number in range(3))
 RELAY = HttpAddress.parse("http://relay.example:80")
 DAY = 86_400.0
 Seen = dict[str, object]
+HIDDEN = Way(sealed=True, relayed=True, waits_s=BEAT_S)
+GAPS = (0.02, 0.04, 0.06, 0.1)
 MACHINES = (
     ("Linux", "3.11.2", "de"),
     ("MacOS", "3.13.0", "en"),
@@ -85,7 +91,7 @@ class Node:
     """Where the relay's wire ends: opens a request as the processes of a node do together, and notes all of it."""
 
     def __init__(self, world: World, place: CloudNode) -> None:
-        self.world, self.address = world, HttpAddress.parse(place.url)
+        self.world, self.place, self.address = world, place, HttpAddress.parse(place.url)
         self.key = ChannelKey.generate()
 
     def answer(self, outer: httpx2.Request, key: ChannelKey) -> httpx2.Response:
@@ -109,17 +115,23 @@ class Node:
         seen |= {"sealed order": tuple(name for name, _ in request.headers), "prompts": tuple(prompts)}
         seen |= {"valid for": request.validity.for_ms, "prompt sizes": tuple(map(len, envelope.prompts))}
         shown = dict(request.headers).get("authorization", "")
+        refused: Unauthorized | None = None
         if shown.startswith("PrivateToken"):
-            token = token_of(shown)
+            refused = self.world.gate(token := token_of(shown), self.place.name)
             seen |= {"nonce": token.nonce, "nonce begins": token.nonce[0], "token key": token.key_id}
             seen |= {"challenge": token.challenge_digest, "tenant": token.nonce[:16]}
-        self.world.seen.append((self.world.user, self.world.clock.now, seen))
+        if not self.world.relayed:
+            seen["address"] = f"192.0.2.{self.world.user}"  # what a connection shows where it ends
+        if not refused:
+            self.world.seen.append((self.world.user, self.world.clock.now, seen))
         nonce = response_nonce(header)
         chunks, stream = (
             ChunkSealer(response_chain(header, exchange, nonce), nonce),
             StreamSealer(keys.response, envelope.enc),
         )
-        said = stream.head(InnerHead(200, (("content-type", "application/json"),)).encode()) + stream.data(b"{}")
+        head = InnerHead(401 if refused else 200, (("content-type", "application/json"),))
+        body = {"error": {"message": str(refused), "code": refused.code}} if refused else {}
+        said = stream.head(head.encode()) + stream.data(json.dumps(body).encode())
         fields = (("content-type", CONTENT_TYPE),)
         content = bhttp.begin(bhttp.ResponseHead(200, fields)) + bhttp.chunk(said + stream.end()) + bhttp.end()
         headers = {"content-type": CHUNKED_RESPONSE_TYPE}
@@ -162,10 +174,13 @@ class World:
     own_keys: bool = False
     """Each user gets a key configuration of his own."""
     with_tokens: bool = True
+    relayed: bool = True
+    way: Way = HIDDEN
     seen: list[tuple[int, float, Seen]] = field(default_factory=list)
     granted: list[tuple[float, str]] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     user: int = 0
+    spent: frozenset[bytes] = frozenset()
 
     def __post_init__(self) -> None:
         self.issuer = Issuer(
@@ -176,6 +191,15 @@ class World:
         wire = httpx2.MockTransport(self._give)
         self.patch.setattr(tokens_module, "_http", lambda url: httpx2.Client(base_url=url, transport=wire))
         self.nodes = {place.name: Node(self, place) for place in NODES}
+
+    def gate(self, token: Token, node: str) -> Unauthorized | None:
+        """As a node's: counts, names this node, is not spent."""
+        try:
+            self.cloud.check(token, node, self.clock.now)
+        except TokenInvalid as wrong:
+            return wrong
+        again, self.spent = token.nonce in self.spent, self.spent | {token.nonce}
+        return TokenSpent("This token was spent before.") if again else None
 
     def _give(self, request: httpx2.Request) -> httpx2.Response:
         tenant, wanted = request.headers["authorization"], read_requests(request.read())
@@ -218,7 +242,21 @@ class World:
             machine = MACHINES[user % len(MACHINES)]
             answer = await wires[user].handle_async_request(asked(user, machine, drawn))
             await answer.aread()
+            self.seen[-1][2].update(await asyncio.to_thread(self.on_the_line, user, random.Random(len(self.seen))))
         return [Observed(user, at, seen | self.around(at)) for user, at, seen in self.seen]
+
+    def on_the_line(self, user: int, drawn: random.Random) -> Seen:
+        """Of the answer. Each user's tokens come in a rhythm that the other users' do not have; all have one mean."""
+        rhythm = 0.05 - 0.003 * user, 0.05 + 0.003 * user
+        at, pieces = 0.2, []
+        for _ in range(24):
+            at += drawn.choice(rhythm)
+            pieces.append((at, " " + "w" * drawn.randint(1, 6)))
+        traffic = traffic_of(pieces, self.way)
+        gaps = [round(later[0] - earlier[0], 3) for earlier, later in pairwise(traffic[1:-1])]
+        seen: Seen = {f"gaps to {bound} s": round(4 * sum(gap <= bound for gap in gaps) / len(gaps)) for bound in GAPS}
+        seen["usual gap"] = Counter(gaps).most_common(1)[0][0]
+        return seen | {"sizes": frozenset(size for _, size in traffic[1:-1])}
 
     def around(self, at: float) -> Seen:
         """What the issuer's log says of a moment: who took tokens just then, and who did last."""

@@ -53,11 +53,21 @@ def test_a_tenant_gets_its_tokens_of_a_day_and_no_more(tmp_path: Path, clock: Cl
     assert 0 < refused.value.retry_after <= DAY_S // 2 + 1
     take(ours, "alice", 3, clock)
     take(ours, "bob", 8, clock)
+    ours.close()
     again = issuer(tmp_path, clock)  # also after a restart
     with pytest.raises(QueueFull):
         take(again, "alice", 1, clock)
     clock.now += DAY_S
     assert len(take(again, "alice", 8, clock)) == 8
+
+
+def test_two_issuers_do_not_grant_one_day_twice(tmp_path: Path, clock: Clock) -> None:
+    """From another process, too: flock's locks belong to open files."""
+    ours = issuer(tmp_path, clock)
+    with pytest.raises(SetupError, match="Another issuer"):
+        issuer(tmp_path, clock)
+    ours.close()
+    assert len(take(issuer(tmp_path, clock), "alice", 8, clock)) == 8
 
 
 def test_keys_change_and_tokens_outlast_the_change_by_a_day(tmp_path: Path, clock: Clock) -> None:
@@ -68,6 +78,7 @@ def test_keys_change_and_tokens_outlast_the_change_by_a_day(tmp_path: Path, cloc
     assert keys.current(clock()).id != token.key_id
     keys.check(token, clock())
     clock.now += DAY_S
+    ours.close()
     for known in (keys, issuer(tmp_path, clock).keys):
         with pytest.raises(TokenInvalid):
             known.check(token, clock())
@@ -101,7 +112,8 @@ def test_a_request_that_is_none_costs_nothing(tmp_path: Path, clock: Clock) -> N
 
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, clock: Clock) -> None:
-    take(issuer(tmp_path, clock), "alice", 1, clock)
+    take(ours := issuer(tmp_path, clock), "alice", 1, clock)
+    ours.close()
     for path in tmp_path.glob("key-*.pem"):
         assert path.stat().st_mode & 0o777 == 0o600
         path.chmod(0o644)

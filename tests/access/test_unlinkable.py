@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,20 @@ def bodies_as_they_came(world: World, patch: pytest.MonkeyPatch) -> None:
 cloud_uniform = cloud_transport.uniform
 
 
+def no_relay(world: World, patch: pytest.MonkeyPatch) -> None:
+    """The node sees where a connection comes from."""
+    world.relayed = False
+
+
+def no_beat(world: World, patch: pytest.MonkeyPatch) -> None:
+    world.way = replace(world.way, waits_s=0.0)
+
+
 @pytest.mark.parametrize(
     "off",
     [
+        no_relay,
+        no_beat,
         keys_for_tokens,
         tokens_at_the_moment_of_use,
         own_key_configurations,

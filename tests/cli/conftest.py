@@ -28,7 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv("CLOISTER_API_KEY", raising=False)
     monkeypatch.setenv("TERMINAL_WIDTH", "120")
 
-    def command(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(app, list(arguments), input=stdin)
+    def command(*arguments: str, stdin: str | None = None, key: str = "") -> Result:
+        return CliRunner(env={"CLOISTER_API_KEY": key} if key else None).invoke(app, list(arguments), input=stdin)
 
     return command

@@ -1,11 +1,16 @@
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 from cloister import __version__
+from cloister.cli import app
 from tests.cli.conftest import Run
 
 
@@ -30,6 +35,27 @@ def test_a_group_alone_shows_what_it_can_do(run: Run, group: str) -> None:
 def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
     result = run("sing")
     assert result.exit_code == 2 and "sing" in result.output
+
+
+def commands(group: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    inner = getattr(group, "commands", {})
+    for name, one in inner.items():
+        yield from commands(one, *words, name)
+    if not inner:
+        yield words, group
+
+
+def test_no_command_takes_a_secret_as_an_argument() -> None:
+    """Other users of the machine can read them. A key that others may know (`vkey`, `signed`) is none."""
+    taken = {
+        (*words, param.name)
+        for words, command in commands(typer.main.get_command(app))
+        for param in command.params
+        if re.search("api_key|secret|token$|password|passphrase|bearer", param.name or "")
+        and not (param.is_flag if isinstance(param, click.Option) else False)
+        and (param.name or "").rpartition("_")[2] not in ("file", "out")
+    }
+    assert not taken
 
 
 def test_help_imports_nothing_heavy() -> None:

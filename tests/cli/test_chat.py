@@ -48,11 +48,11 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
         yield node
 
 
-SEALED = ("--allow-software-tee", "--api-key", KEY)
+SEALED = ("--allow-software-tee",)
 
 
 def test_a_question_goes_sealed_to_a_verified_node(run: Run, node: FakeNode) -> None:
-    result = run("chat", "a private question", "--url", node.url, *SEALED)
+    result = run("chat", "a private question", "--url", node.url, *SEALED, key=KEY)
     assert (result.exit_code, result.stdout) == (0, "so it is \n")
     assert result.stderr.count("\n") == 1 and "software TEE" in result.stderr
     asked = node.opened[-1]
@@ -63,9 +63,9 @@ def test_a_question_goes_sealed_to_a_verified_node(run: Run, node: FakeNode) -> 
 
 
 def test_json_and_a_conversation_go_sealed_too(run: Run, node: FakeNode) -> None:
-    result = run("chat", "Is it?", "--url", node.url, "--json", *SEALED)
+    result = run("chat", "Is it?", "--url", node.url, "--json", *SEALED, key=KEY)
     assert json.loads(result.stdout)["content"] == "so it is "
-    result = run("chat", "--url", node.url, *SEALED, stdin="one\ntwo\n")
+    result = run("chat", "--url", node.url, *SEALED, stdin="one\ntwo\n", key=KEY)
     assert result.exit_code == 0 and result.stdout == "so it is \nso it is \n"
     assert [each["content"] for each in node.opened[-1].prompts[0]] == ["one", "so it is ", "two"]
     sessions = {each.headers["x-cloister-session"] for each in node.opened[-2:]}
@@ -74,7 +74,7 @@ def test_json_and_a_conversation_go_sealed_too(run: Run, node: FakeNode) -> None
 
 @pytest.mark.parametrize("style", [(), ("--json",)])
 def test_without_the_flag_a_development_node_is_told_nothing(run: Run, node: FakeNode, style: tuple[str, ...]) -> None:
-    result = run("chat", "my secret", "--url", node.url, "--api-key", KEY, *style)
+    result = run("chat", "my secret", "--url", node.url, *style, key=KEY)
     assert result.exit_code == 1 and result.stdout == ""
     assert "software tee" in result.stderr and "--allow-software-tee" in result.stderr
     assert [each.path for each in node.server.received] == ["/v1/evidence"] and "my secret" not in result.stderr
@@ -83,7 +83,7 @@ def test_without_the_flag_a_development_node_is_told_nothing(run: Run, node: Fak
 def test_a_policy_file_decides(run: Run, node: FakeNode, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text('measurements = ["' + "00" * 32 + '"]')
-    result = run("chat", "Hi", "--url", node.url, "--policy", str(policy), *SEALED)
+    result = run("chat", "Hi", "--url", node.url, "--policy", str(policy), *SEALED, key=KEY)
     assert result.exit_code == 1 and "release" in result.stderr and not node.opened
 
 
@@ -95,14 +95,14 @@ def test_a_server_that_is_no_node_is_told_nothing(run: Run) -> None:
 
 
 def test_a_refused_key_and_a_broken_answer_are_lines_not_tracebacks(run: Run, node: FakeNode) -> None:
-    result = run("chat", "my secret", "--url", node.url, "--allow-software-tee", "--api-key", "wrong")
+    result = run("chat", "my secret", "--url", node.url, "--allow-software-tee", key="wrong")
     assert result.exit_code == 1 and "refuses the API key" in result.stderr
 
     async def nothing(received: Received) -> Reply:
         return reply(200, b"believe me")
 
     node.sealed = nothing  # type: ignore[method-assign]
-    result = run("chat", "my secret", "--url", node.url, "--model", "m", *SEALED)
+    result = run("chat", "my secret", "--url", node.url, "--model", "m", *SEALED, key=KEY)
     assert result.exit_code == 1 and "without a seal" in result.stderr
     assert "believe me" not in result.output and "my secret" not in result.output
 
@@ -112,7 +112,7 @@ def test_a_node_that_waits_for_its_weights_key_is_said_to(run: Run, node: FakeNo
         return reply(503, b'{"error": {"message": "send me all", "code": "waiting_for_key"}}')
 
     node.sealed = waiting  # type: ignore[method-assign]
-    result = run("chat", "my secret", "--url", node.url, *SEALED)
+    result = run("chat", "my secret", "--url", node.url, *SEALED, key=KEY)
     assert result.exit_code == 1 and "waits for the key of its weights" in result.stderr
     assert "weights release" in result.stderr and "send me all" not in result.stderr
 

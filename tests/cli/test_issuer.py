@@ -60,7 +60,9 @@ def made(run: Run, keys: Path, out: Path, *nodes: str) -> Cloud:
     return load_cloud(out)
 
 
-@pytest.mark.parametrize("command", [("issuer",), ("cloud", "make"), ("cloud", "publish"), ("up",)])
+@pytest.mark.parametrize(
+    "command", [("issuer",), ("cloud", "make"), ("cloud", "publish"), ("cloud", "announce"), ("up",)]
+)
 def test_the_help_has_examples(run: Run, command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0 and "Example" in result.stdout and f"cloister {' '.join(command)}" in result.stdout
@@ -124,6 +126,24 @@ def test_a_node_that_follows_an_older_list_than_the_logs_newest_fails(
     assert run(*verify).exit_code == 0
     node.settings = msgspec.structs.replace(SETTINGS, cloud=first.digest.hex())
     assert "newer list" in run(*verify).stdout
+
+
+def test_the_log_names_the_process_that_a_node_is_and_another_fails(
+    run: Run, node: FakeNode, log_key: tuple[Path, SigningKey], tmp_path: Path
+) -> None:
+    verify = ("verify", node.url, "--allow-software-tee")
+    announce = ("cloud", "announce", str(tmp_path / "log"), node.url, "--key", str(log_key[0]))
+    assert "names no process" in run(*verify).stdout
+    assert run(*announce).exit_code == 1, "real hardware is asked for"
+    assert node.instance.hex() in run(*announce, "--allow-software-tee").stdout
+    assert json.loads(run(*verify, "--json").stdout)["claims"]["instance"] == node.instance.hex()
+    node.restart()
+    failed = run(*verify)
+    assert failed.exit_code == 1 and "another process" in failed.stdout
+    node.missing_layers = ("seccomp",)
+    assert run(*announce, "--allow-software-tee").exit_code == 1, "only verified nodes are named"
+    node.missing_layers = ()
+    assert run(*announce, "--allow-software-tee").exit_code == 0 and run(*verify).exit_code == 0
 
 
 def test_a_list_that_names_a_node_twice_is_not_written(run: Run, keys: Path, tmp_path: Path) -> None:

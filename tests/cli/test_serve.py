@@ -75,7 +75,7 @@ def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
     [said] = {ask(url, level=level).json()["choices"][0]["message"]["content"] for level in LEVELS}
     assert said.strip() and said.strip() in answer.stdout
     assert run("chat", "Hi", "--url", url).exit_code == 1  # no hardware speaks for this node
-    assert run("chat", "Hi", "--url", url, *SOFTWARE, "--api-key", "wrong").exit_code == 1
+    assert run("chat", "Hi", "--url", url, *SOFTWARE, key="wrong").exit_code == 1
     assert run("chat", "Hi", "--url", url, *SOFTWARE, "--protection", "obfuscated").exit_code == 2
     measured = run(
         "bench", "peers", "--server", url, "--users", "2", "--requests-per-user", "1", "--output-tokens", "4"
@@ -122,8 +122,12 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
         os.killpg(server.process.pid, signal.SIGHUP)  # as a terminal would: only the controller acts on it
         eventually(lambda: "read again" in server.said)
         eventually(lambda: ask(server.url(), "mine").status_code == 401)
-        sealed = ("chat", "Hi", "--url", server.url(), *SOFTWARE, "--max-tokens", "1", "--api-key")
-        assert run(*sealed, DEVELOPMENT_KEY).exit_code == 1 and run(*sealed, added).exit_code == 0
+        sealed = ("chat", "Hi", "--url", server.url(), *SOFTWARE, "--max-tokens", "1")
+        (kept := tmp_path / "key").write_text(added + "\n")
+        kept.chmod(0o600)
+        assert run(*sealed).exit_code == 1 and run(*sealed, "--api-key-file", str(kept)).exit_code == 0
+        kept.chmod(0o644)
+        assert run(*sealed, "--api-key-file", str(kept)).exit_code == 2, "others may read it"
         keys.write_text("nonsense")
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: "stay as they were" in server.said)

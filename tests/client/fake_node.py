@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -103,7 +104,8 @@ class FakeNode:
         return {"made_ms": now, "key_until_ms": now + int(1000 * self.key_held_s)}
 
     def restart(self) -> None:
-        """Lose the channel key, as a node does that starts again."""
+        """Lose the channel key, as a node does that starts again: it is another process then."""
+        self.instance = secrets.token_bytes(32)
         self.channel_key = ChannelKey.generate()
         self.seen = SeenMessages()
 
@@ -120,6 +122,7 @@ class FakeNode:
 
     def evidence(self, nonce: bytes, since: int) -> NodeEvidence:
         facts = {"model": MODEL, "missing_layers": self.missing_layers, "levels": self.levels, "started": self.started}
+        facts |= {"instance": self.instance}
         said = statement(self.settings, **facts, **self.times())
         measurement = self.release.measurement if self.release else bytes(32)
         bound = bind(nonce, self.channel_key.public, measurement, b"", said)

@@ -11,11 +11,15 @@ import msgspec
 import openai
 import pytest
 
+from cloister.access.cloud import Cloud
+from cloister.access.issuing import Issuer
+from cloister.access.tokens import Token
 from cloister.access.wallet import Wallet
+from cloister.client import tokens as tokens_module
 from cloister.client.cloud_transport import SPENT, uniform
 from cloister.client.openai import ChannelBrokenError, _error_of_both_families
 from cloister.errors import CloisterError, InvalidRequest
-from tests.access.adversary import NODES, Node, World
+from tests.access.adversary import DAY, NODES, Node, World
 
 Answer = Callable[[Node, httpx2.Request], httpx2.Response]
 honest = Node.answer
@@ -29,7 +33,7 @@ class Asking:
         http = httpx2.AsyncClient(transport=transport)
         url = f"{NODES[0].url}/v1"
         self.client = openai.AsyncOpenAI(api_key="x", base_url=url, http_client=http, max_retries=retries)
-        self._keys = [key.id for key in world.cloud.token_keys.all]
+        self.keys = [key.id for key in world.cloud.token_keys.all]
         self._wallet = Wallet(world.folder / "0.json")
         self.fetched = self._left()
 
@@ -38,7 +42,7 @@ class Asking:
         return await self.client.chat.completions.create(model="m", messages=said, **more)  # type: ignore[arg-type]
 
     def _left(self) -> int:
-        return self._wallet.count(self._keys)
+        return self._wallet.count(self.keys)
 
     @property
     def used(self) -> int:
@@ -158,6 +162,34 @@ async def test_an_answer_to_another_request_or_cut_off_is_an_error(
         with pytest.raises(ChannelBrokenError, match=SPENT):
             await user.ask()
         assert len(world.seen) == number == user.used
+
+
+def forged(token: Token) -> Token:
+    return Token(token.nonce, token.challenge_digest, token.key_id, token.authenticator[::-1])
+
+
+@pytest.mark.parametrize("way", ["spent", "forged", "foreign", "expired"])
+async def test_a_token_that_does_not_count_is_a_clear_error_and_nothing_is_computed(world: World, way: str) -> None:
+    user = Asking(world)
+    wallet, file = Wallet(world.folder / "0.json"), world.folder / "0.json"
+    before = file.read_bytes()
+    await user.ask()
+    if way == "spent":
+        file.write_bytes(before)  # a backup came back
+    elif way == "forged":
+        tokens = [forged(wallet.take(user.keys)[0]) for _ in range(3)]
+        wallet._write([])
+        wallet.add(tokens)
+    elif way == "foreign":  # the node's list has another issuer's keys than the client's by now
+        other = Issuer(world.folder / "other", "issuer", "/t", per_day=9, period_s=int(7 * DAY), clock=world.clock)
+        world.cloud = Cloud(NODES, other.keys)
+    else:
+        world.clock.now += 14 * DAY  # by the node's clock
+        tokens_module.time = lambda: world.clock.now - 14 * DAY  # type: ignore[assignment]
+    with pytest.raises(openai.AuthenticationError) as refused:
+        await user.ask()
+    assert refused.value.code == ("token_spent" if way == "spent" else "token_invalid")
+    assert len(world.seen) == 1
 
 
 async def test_what_would_link_requests_is_refused_before_a_token_is_taken(world: World) -> None:

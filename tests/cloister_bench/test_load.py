@@ -28,13 +28,13 @@ SMALL = Workload(input_tokens=12, output_tokens=10, requests_per_user=3, warmup=
 
 
 def run(stub: Stub, load: Workload = SMALL, users: int = 2, key: str | None = "k") -> RunReport:
-    return measure(HttpAddress.parse(stub.url), key, MODEL, load, users)
+    return measure(HttpAddress.parse(stub.url), [key], MODEL, load, users)
 
 
 def test_every_token_of_every_request_is_counted_and_the_warm_up_is_not() -> None:
     with stub_server(openai_server()) as stub:
         address = HttpAddress.parse(stub.url)
-        report = measure(address, "k", MODEL, SMALL, 4)
+        report = measure(address, ["k"], MODEL, SMALL, 4)
     assert (report.output_tokens, report.errors) == (120, 0) and report.output_tokens_per_s > 0
     assert report.ttft_ms is not None and report.token_ms is not None
     assert len(stub.requests) == 16

@@ -64,6 +64,7 @@ IRRELEVANT = {
     "gateway.port": "as gateway.host",
     "gateway.node_name": "which of the list's nodes this is: a client asks the one that its token names",
     "gateway.spent": "nonces of tokens, which name nobody",
+    "gateway.token_budget": _LIMIT,
     "gateway.served_model_name": "a name; the statement has the model's own, and the weights' digest",
     "gateway.max_body_bytes": _LIMIT,
     "gateway.max_connections": _LIMIT,

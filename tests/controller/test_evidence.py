@@ -73,7 +73,7 @@ async def test_the_report_is_over_the_nonce_and_all_that_matters(office: Office,
     at, said = datetime.now(UTC), read_statement(evidence.statement)
     times = {"made_ms": STATEMENT.made_ms, "key_until_ms": STATEMENT.key_until_ms}
     configurations = hashlib.sha256(document_of(office.keys.public)).digest()
-    stated = replace(STATEMENT, code="unmeasured", oblivious=configurations)
+    stated = replace(STATEMENT, code="unmeasured", oblivious=configurations, instance=said.instance)
     assert replace(said, **times) == stated, "this process runs whatever Python found"
     assert abs(said.made_ms / 1000 - at.timestamp()) < 60
     assert SHOWN_S < (said.key_until_ms - said.made_ms) / 1000 <= SHOWN_S + HELD_S, "it is held for as long as is said"
@@ -97,7 +97,11 @@ async def test_evidence_follows_the_channel_key(release: Release) -> None:
     office.keys.renew()
     after = await office.evidence()
     assert before.channel_key != after.channel_key == office.keys.public
+    one, same = (read_statement(each.statement).instance for each in (before, after))
     await office.evidence_maker.close()
+    other = Office(release)
+    assert len(one) == 32 and one == same != read_statement((await other.evidence()).statement).instance
+    await other.evidence_maker.close()
 
 
 class Slow:

@@ -243,15 +243,16 @@ def test_what_a_tenant_parks_keeps_no_other_out(room: Room, monkeypatch: pytest.
     room.desk.lock(named(room.serve(9, SECRET)[0]), "floods")
 
 
-def test_a_tenant_has_only_so_many(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of", ["floods", "token-{:032x}"], ids=["a key", "tokens"])
+def test_a_tenant_has_only_so_many(room: Room, monkeypatch: pytest.MonkeyPatch, of: str) -> None:
     monkeypatch.setattr(secure, "MAX_REQUESTS_OF_ONE", 2)
     served = [room.serve(number, SECRET)[0] for number in range(3)]
-    for serve in served[:2]:
-        room.desk.lock(named(serve), "floods")
+    for number, serve in enumerate(served[:2]):
+        room.desk.lock(named(serve), of.format(number))
     with pytest.raises(QueueFull):
-        room.desk.lock(named(served[2]), "floods")
+        room.desk.lock(named(served[2]), of.format(2))
     room.desk.leave(GATEWAY, CancelSealed(0))
-    room.desk.lock(named(served[2]), "floods")
+    room.desk.lock(named(served[2]), of.format(2))
 
 
 def test_only_so_much_of_who_knows_whom_is_held_back(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

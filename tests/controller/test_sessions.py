@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from cloister.controller.attention import LinkSlots
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.link.memory import LinkShape
@@ -120,10 +122,11 @@ async def test_beyond_the_limit_the_longest_idle_session_makes_way_and_a_busy_on
     node.close()
 
 
-async def test_no_tenant_has_all_vaults_and_the_next_to_come_need_not_wait() -> None:
+@pytest.mark.parametrize("of", ["floods", "token-{:032x}"], ids=["a key", "tokens"])
+async def test_no_tenant_has_all_vaults_and_the_next_to_come_need_not_wait(of: str) -> None:
     node = await Node.build(spare_vaults=0, max_vaults=4)
     for number in range(1, 6):
-        node.ask(number, f"{number}", tenant="floods", level="isolated")
+        node.ask(number, f"{number}", tenant=of.format(number), level="isolated")
     await node.vault(2)
     await asyncio.sleep(0.1)
     assert len(node.forkserver.vaults) == 3, "a quarter is left"

@@ -29,7 +29,7 @@ class Vaults:
             raise QueueFull("none")
         self.free -= 1
         self.served.append(next(iter(message.params)))
-        self.of.append(message.owner)
+        self.of.append(message.payer)
 
     def queue(self, most: int) -> VaultQueue:
         return VaultQueue(most, self.serve, self.of.count)
@@ -78,7 +78,7 @@ def test_who_has_its_share_of_vaults_keeps_nobody_else_waiting() -> None:
     vaults = Vaults(9)
 
     def serve(message: PendingRequest) -> None:
-        if message.owner == "floods" and vaults.of.count("floods") >= 2:
+        if message.payer == "floods" and vaults.of.count("floods") >= 2:
             raise QueueFull("your share")
         vaults.serve(message)
 
@@ -113,6 +113,15 @@ def test_what_a_tenant_leaves_waiting_is_bounded_in_number_and_bytes() -> None:
     assert len(line) == 6
     line.leave(5)
     line.enter(ask(8, "modest", b"x" * 11))
+
+
+def test_who_pays_with_tokens_leaves_no_more_waiting_than_a_tenant_does() -> None:
+    line = Vaults(0).queue(8)
+    for number in range(4):
+        line.enter(ask(number, f"token-{number:032x}"))
+    with pytest.raises(QueueFull, match="your requests"):
+        line.enter(ask(4, f"token-{4:032x}"))
+    line.enter(ask(5, "modest"))
 
 
 def test_only_so_many_may_wait() -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloister.compute.layout import Layout
 from cloister.engine.paged import PagedEngine, _most_positions
 from cloister.fairness import CREDIT
-from cloister.messages.generation import Accepted, Failed
+from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
@@ -42,6 +42,19 @@ def test_a_newcomer_is_served_soon_whatever_another_has_piled_up(blocks, setting
         engine.step()
     engine.submit(request(99, [1, 2, 3, 4], "newcomer"))
     assert steps_until_token(engine, 99, 20) <= 20
+
+
+@pytest.mark.parametrize(("of", "share"), [("token-{:032x}", 0.4), ("tenant-{}", 0.0)], ids=["tokens", "control"])
+def test_many_tokens_have_one_tenants_share(of, share):
+    engine = make_engine(FakeRunner(num_blocks=2000), max_running=32, chunk_tokens=4)
+    for number in range(20):
+        engine.submit(request(number, [number] * 4, of.format(number), max_tokens=500))
+    for number in range(20, 40):
+        engine.submit(request(number, [number % 32] * 4, "keyed", max_tokens=500))
+    told = [m for _ in range(300) for m in engine.step()]
+    keyed = sum(len(m.tokens) for m in told if isinstance(m, Tokens) and m.request_id >= 20)
+    every = sum(len(m.tokens) for m in told if isinstance(m, Tokens))
+    assert share <= keyed / every < share + 0.25
 
 
 def test_a_newcomer_stays_and_finishes_soon():

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from cloister.access.tokens import Token, authorization
 from cloister.config import GatewaySettings
 from cloister.errors import PromptTooLong
 from cloister.gateway import guard
@@ -151,3 +152,21 @@ def _until(condition) -> bool:  # type: ignore[no-untyped-def]
             return True
         time.sleep(0.01)
     return False
+
+
+@pytest.mark.parametrize("level", ["open", "partitioned"])
+async def test_a_token_pays_for_so_much_text_and_a_key_for_more(
+    http: httpx.AsyncClient, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spend(token: bytes) -> None: ...
+
+    monkeypatch.setattr(backend, "spend", spend)
+    body = {"model": MODEL, "prompt": "a" * 100, "max_tokens": CONTEXT // 2, "ignore_eos": True}
+    fits, beyond = {**body, "n": 31}, {**body, "n": 32}
+    paid = {"Authorization": authorization(Token(bytes(32), bytes(32), bytes(32), bytes(256)))}
+    for headers, status in ((paid, 400), ({}, 200)):
+        assert (await http.post("/v1/completions", json=beyond, headers=headers)).status_code == status
+    assert (await http.post("/v1/completions", json=fits, headers=paid)).status_code == 200
+    wide = {"model": MODEL, "prompt": ["a" * (CONTEXT - 1)] * 17, "max_tokens": 1}
+    refused = await http.post("/v1/completions", json=wide, headers=paid)
+    assert "pays for" in refused.json()["error"]["message"] and refused.json()["error"]["param"] == "max_tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cloister.access.tokens import Token, authenticate, authorization
 from cloister.access.wallet import Wallet
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import CloisterError, SetupError
-from cloister.messages.controller_frontend import ANONYMOUS
+from cloister.fairness import ANONYMOUS
 from tests.cloud import TestCloud
 from tests.served import Command, Server
 
@@ -26,8 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def issuer(cloud: TestCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, str]]:
-    words = ("issuer", "--port", "0", "--folder", str(cloud.folder / "issuer"))
-    command = Command(tmp_path_factory.mktemp("issuer") / "log", *words)
+    folder = tmp_path_factory.mktemp("issuer")
+    shutil.copytree(cloud.folder / "issuer", folder / "keys")  # one folder is one issuer's
+    command = Command(folder / "log", "issuer", "--port", "0", "--folder", str(folder / "keys"))
     yield command, command.wait_for(r"Keys +(http://[^/]+)/", 60)
     command.stop()
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 FORMAT: Literal["cloister-cloud/v1"] = "cloister-cloud/v1"
 MOST_NODES = 4096
 MOST_CLOUD_BYTES = 1 << 20
-WELL_KNOWN = "/.well-known/cloister-cloud"
 _Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 
 

@@ -4,6 +4,7 @@ It knows how many tokens a tenant took on a day, and none of them: it never sees
 before a signature leaves.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import time
@@ -17,7 +18,7 @@ from cloister.access.blind_rsa import BlindSignatureError, Signer
 from cloister.access.token_keys import TokenKey, TokenKeys
 from cloister.access.tokens import KEY_BITS, REQUEST_BYTES, blinded_message
 from cloister.errors import QueueFull, SetupError, TokenInvalid
-from cloister.files import make_folder, needed, read_private, write_private, write_whole
+from cloister.files import held, make_folder, needed, read_private, write_private, write_whole
 
 DAY_S = 86400
 MOST_AT_ONCE = 256
@@ -30,7 +31,8 @@ class _Granted(Struct, forbid_unknown_fields=True):
 
 
 class Issuer:
-    """Keys and counts lie in `folder`. A key counts for a period and one more, so that tokens outlast its change."""
+    """Keys and counts lie in `folder`, which no other process has: it would grant each tenant's day again. A key counts
+    for a period and one more, so that tokens outlast its change."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Issuer:
         self._granted = _Granted()
         with needed(f"The issuer cannot keep its keys in {folder}"):
             make_folder(folder, mode=0o700)
+            self._lock = held(folder / ".lock", f"Another issuer has {folder}.", "Give each a folder with --folder.")
             if (path := folder / "granted.json").exists():
                 self._granted = self._read_granted(path)
 
@@ -73,6 +76,9 @@ class Issuer:
             return [signer.sign(each) for each in blinded]
         except BlindSignatureError as wrong:
             raise TokenInvalid(wrong.message) from None
+
+    def close(self) -> None:
+        os.close(self._lock)
 
     def left(self, tenant: str) -> int:
         return self._per_day - (self._granted.tenants.get(tenant, 0) if self._granted.day == self._today() else 0)

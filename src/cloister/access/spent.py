@@ -3,16 +3,15 @@
 One file for each of the issuer's keys, of nonces alone; the file goes with its key. No identity is kept.
 """
 
-import fcntl
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cloister.access.tokens import Token
-from cloister.errors import CloisterError, QueueFull, SetupError, TokenInvalid, TokenSpent
-from cloister.files import make_folder, needed, sync
-from cloister.messages.controller_frontend import ANONYMOUS
+from cloister.errors import CloisterError, QueueFull, TokenInvalid, TokenSpent
+from cloister.fairness import ANONYMOUS
+from cloister.files import held, make_folder, needed, sync
 
 NONCE_BYTES = 32
 MOST_OF_A_KEY = 4_000_000
@@ -28,13 +27,8 @@ class SpentTokens:
         self._files: dict[bytes, int] = {}
         with needed(f"Spent tokens cannot be kept in {folder}"):
             make_folder(folder, mode=0o700)
-            self._lock = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(self._lock)
-                hint = "Give each node a folder with --spent."
-                raise SetupError(f"Another process keeps its spent tokens in {folder}.", hint=hint) from None
+            said = f"Another process keeps its spent tokens in {folder}."
+            self._lock = held(folder / ".lock", said, "Give each node a folder with --spent.")
 
     def spend(self, tokens: Sequence[Token]) -> list[CloisterError | None]:
         """None for each token that is spent now; all of them with one write to the disk for each key."""

@@ -218,6 +218,7 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     key_until_ms: Moment = 0  # the channel key is held, unless a flood of messages uses it up before
     code: Literal["release", "unmeasured"] = "unmeasured"  # release: only its files and packages run
     oblivious: Annotated[bytes, Meta(max_length=32)] = b""  # SHA-256 of the OHTTP key configurations; empty: none
+    instance: Annotated[bytes, Meta(max_length=32)] = b""  # drawn when the node starts; the log may name it
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0  # in this machine, all shown by the evidence; 0: none shown
 
 

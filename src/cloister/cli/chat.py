@@ -8,7 +8,7 @@ import typer
 
 from cloister.cli.anonymity import AnonymityOptions
 from cloister.cli.options import DEFAULT_URL, settings_command, without_control_characters
-from cloister.config import DEVELOPMENT_KEY, option
+from cloister.config import option
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PROMPT_HELP = 'What to say; "-" reads standard input: other users can see a process\'s arguments. Else a chat begins.'
 _LEVEL_HELP = "What the provider may see: everything (open), the answer (partitioned) or nothing (isolated, mpc)."
-_KEY_HELP = "API key. Better in the environment: other users of this machine can see a process's arguments."
 
 
 class ChatOptions(AnonymityOptions):
@@ -31,7 +30,6 @@ class ChatOptions(AnonymityOptions):
     temperature: float = option(0.2, "0 takes the likeliest token; a small model talks nonsense at 1.", ge=0, le=2)
     seed: int | None = option(None, "The same seed draws the same answer.", show_default="random")
     protection: str | None = option(None, _LEVEL_HELP, metavar="LEVEL", show_default="the server's choice: partitioned")
-    api_key: str = option(DEVELOPMENT_KEY, _KEY_HELP, envvar="CLOISTER_API_KEY", show_default="the development key")
     insecure_plaintext: bool = option(False, "Verify and seal nothing: everyone on the way can read it all.")
     as_json: bool = option(False, "Print one JSON document instead of streaming.", name="json")
 
@@ -63,12 +61,12 @@ def chat(options: ChatOptions) -> None:
             raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
     node: VerifiedNode | CloudAccess | None = None
     if options.issuer:
-        node = options.access(options.url, options.api_key)
+        node = options.access(options.url)
     elif not options.insecure_plaintext:
         node = options.verified(options.url, options.relay)
     choices = options.model_dump(include={"max_tokens", "temperature", "seed", "protection"}, exclude_none=True)
     spoken = {"model": options.model, "system": options.system}
-    with Conversation(address, options.api_key, node=node, choices=choices, **spoken) as conversation:
+    with Conversation(address, options.api_key(), node=node, choices=choices, **spoken) as conversation:
         conversation.on_wait = _show_waiting
         if prompt is None:
             for line in [] if node is None else options.anonymity():

@@ -174,7 +174,9 @@ class Conversation:
 
     def _refusal(self, response: httpx2.Response) -> CloisterError:
         if response.status_code in (401, 403):
-            return Unauthorized(f"{self._address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key.")
+            return Unauthorized(
+                f"{self._address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key-file."
+            )
         try:
             message = _one_line(response.json()["error"]["message"])
         except (ValueError, KeyError, TypeError):

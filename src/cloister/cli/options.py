@@ -1,6 +1,7 @@
 """What all commands share: options from settings models, a node's policy, how verdicts and errors are shown."""
 
 import json
+import os
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -12,9 +13,9 @@ from typer.core import TyperGroup
 
 from cloister.cli.config_file import read_options
 from cloister.cli.settings_option import SettingsOption, options_of
-from cloister.config import option
+from cloister.config import DEVELOPMENT_KEY, option
 from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
-from cloister.files import read_bounded, read_text
+from cloister.files import read_bounded, read_private, read_text
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 
 if TYPE_CHECKING:
@@ -166,6 +167,19 @@ def report(verdict: "Verdict", *, as_json: bool) -> None:
 
 def node_url() -> Any:
     return option(..., "The node's address; `/v1` may be left out.", argument=True, metavar="URL")
+
+
+class KeyOptions(BaseModel):
+    """No command takes a key as an argument: other users of the machine can see a process's arguments."""
+
+    api_key_file: Path | None = option(
+        None, "The API key, in a file of yours alone.", show_default="$CLOISTER_API_KEY, or the development key"
+    )
+
+    def api_key(self) -> str:
+        if self.api_key_file is None:
+            return os.environ.get("CLOISTER_API_KEY") or DEVELOPMENT_KEY
+        return read_private(self.api_key_file, 4096, "API key").decode("ascii", "replace").strip()
 
 
 class NodePolicy(BaseModel):

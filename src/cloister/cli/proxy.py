@@ -13,7 +13,6 @@ from cloister.errors import SetupError
 class ProxyOptions(AnonymityOptions):
     url: str = node_url()
     port: int = option(8001, "Where to listen on 127.0.0.1; 0: any free port.", ge=0, le=65535)
-    api_key: str = option("", "With --issuer: the key that it knows you by.", envvar="CLOISTER_API_KEY", metavar="KEY")
     obfuscate: bool = option(False, "Send prompts with <redacted>secrets</redacted> among made-up ones.")
     insecure_plaintext: bool = option(False, "With --obfuscate: any OpenAI-compatible server, unverified, unsealed.")
     sampling: SamplingOptions = SamplingOptions()
@@ -42,7 +41,7 @@ def proxy(options: ProxyOptions) -> None:
         raise SetupError("--insecure-plaintext verifies nothing.", hint=hint)
     if sampling.auto_redact and not options.obfuscate:
         raise SetupError("--auto-redact hides nothing by itself.", hint="It goes with --obfuscate.")
-    access = options.access(options.url, options.api_key) if options.issuer else None
+    access = options.access(options.url) if options.issuer else None
     node = None if options.insecure_plaintext or access else options.verified(options.url, options.relay)
     obfuscation = sampling.obfuscation() if options.obfuscate else None
 

@@ -20,6 +20,7 @@ from cloister.channel.ohttp.keys import MAX_DOCUMENT_BYTES, KeyConfiguration, do
 from cloister.client.sealed_transport import BlockingTransport
 from cloister.client.verification import (
     CONNECT_S,
+    INSTANCE,
     Verification,
     VerifiedNode,
     ask_for_evidence,
@@ -172,6 +173,10 @@ class RelayedNode(VerifiedNode):
                 verification = verify(address, policy, ask=partial(self._ask, key))
             except ChannelKeyUnknown:
                 continue
+            if policy.release.logs and not verification.holds(INSTANCE):
+                said = f"The log names no process for {address}: its key could be for one user alone."
+                hint = "Its operator puts it there with `cloister cloud announce`."
+                raise VerificationFailed(said, checks=(INSTANCE,), hint=hint)
             if document == document_of(verification.channel_key):
                 self._configuration = key
                 for made in self._wires:

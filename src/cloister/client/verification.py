@@ -6,7 +6,7 @@ import os
 import secrets
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +23,12 @@ from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.ohttp.keys import document_of
 from cloister.channel.sealing import key_id
-from cloister.checks import Examination, Verdict
+from cloister.checks import Examination, Outcome, Verdict
 from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
-from cloister.transparency.manifest import CloudListed, read_entry
+from cloister.transparency.manifest import CloudListed, Entry, NodeNamed, read_entry
 from cloister.transparency.note import Algorithm, VerifierKey
-from cloister.transparency.proof import ORIGIN_PREFIX, ReleaseProof, log_origin, verify_release
+from cloister.transparency.proof import ORIGIN_PREFIX, log_origin, verify_release
 from cloister.transparency.seen import SeenLogs, SeenMoved
 
 
@@ -103,6 +103,7 @@ def exchange(
 Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
 Clock = Callable[[], float]
 _TRIES = 3
+INSTANCE = "node process"
 KEY_MARGIN_S = 30.0  # verified again this long before the node drops the key: requests under way still need it
 
 
@@ -127,6 +128,9 @@ class Verification:
     @property
     def passed(self) -> bool:
         return self.verdict.passed
+
+    def holds(self, check: str) -> bool:
+        return any(each.name == check and each.outcome is Outcome.PASS for each in self.verdict.checks)
 
     @property
     def key_id(self) -> str:
@@ -235,7 +239,10 @@ class _Visit:
         found.include(check_release(evidence, self._policy, at=at, pinned=pinned, seen=seen))
         said = read_statement(evidence.statement)
         _check_oblivious(found, said.oblivious, evidence.channel_key)
-        _check_cloud(found, said.settings.cloud, evidence.release)
+        proof = evidence.release
+        later = [read_entry(entry) for entry in proof.later] if proof and proof.checkpoint else []  # else unproven
+        _check_cloud(found, said.settings.cloud, later)
+        _check_instance(found, str(self._address), said.instance, later)
         if found.verdict().passed:
             self._remember(found, evidence, seen)
         held_s = (said.key_until_ms - said.made_ms) / 1000
@@ -258,18 +265,29 @@ class _Visit:
             found.failed(wrong.checks[0] if wrong.checks else "log consistency", wrong.message)
 
 
-def _check_cloud(found: Examination, followed: str, proof: ReleaseProof | None) -> None:
+def _check_cloud(found: Examination, followed: str, later: Sequence[Entry | None]) -> None:
     """That the list of nodes and token keys that the node follows is the newest in the log: one for all users."""
     name = "cloud list"
     found.claim(cloud=followed)
-    entries = [read_entry(entry) for entry in proof.later] if proof else []
-    listed = [entry.digest.hex() for entry in entries if isinstance(entry, CloudListed)]
+    listed = [entry.digest.hex() for entry in later if isinstance(entry, CloudListed)]
     if not followed:
         found.skipped(name, "the node takes no anonymous tokens", required=False)
     elif not listed:
         found.skipped(name, "the log lists no cloud since the node's release", required=False)
     else:
         found.check(name, followed == listed[-1], "the log has a newer list than the node's", f"sha256 {followed}")
+
+
+def _check_instance(found: Examination, url: str, stated: bytes, later: Sequence[Entry | None]) -> None:
+    """That the node is the one process that the log names last for its address: it has one channel key, for all users,
+    where another process, though its evidence is as good, could be shown to one of them alone."""
+    found.claim(instance=stated.hex())
+    named = [entry.instance for entry in later if isinstance(entry, NodeNamed) and entry.url == url]
+    if not named:
+        found.skipped(INSTANCE, "the log names no process for this address since the node's release", required=False)
+    else:
+        reason = "the log names another process for this address than the one that answers"
+        found.check(INSTANCE, stated == named[-1], reason, stated.hex())
 
 
 def _check_oblivious(found: Examination, stated: bytes, channel_key: bytes) -> None:

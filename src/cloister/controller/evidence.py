@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,6 +67,7 @@ class EvidenceMaker:
         self._shown, self._statement, self._most, self._gpus = shown, statement, most, gpus
         self._vault_hosts, self._domain = vault_hosts, domain
         self._answering: set[asyncio.Task[None]] = set()
+        self._instance = secrets.token_bytes(32)  # of this process alone: it has one channel key for all who ask
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
 
     @classmethod
@@ -109,7 +111,8 @@ class EvidenceMaker:
         gpus = self._gpus.count if self._gpus else 0
         said = replace(said, code=code, key_until_ms=until_ms, vault_hosts=pins, gpus=gpus)
         if self._domain == DOMAIN:
-            said = replace(said, oblivious=hashlib.sha256(document_of(shown.public)).digest())
+            oblivious = hashlib.sha256(document_of(shown.public)).digest()
+            said = replace(said, oblivious=oblivious, instance=self._instance)
         loop = asyncio.get_running_loop()
         made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public, gpu)
         return replace(made, vault_hosts=tuple(hosts.values()))

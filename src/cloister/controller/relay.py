@@ -23,6 +23,7 @@ from cloister.controller.vaults import Vaults
 from cloister.controller.verification import Verification
 from cloister.controller.views import Views
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
+from cloister.fairness import ANONYMOUS
 from cloister.levels import LEVELS, OBFUSCATED, PARTITIONED, Decodes, LevelName, Reader
 from cloister.messages import controller_frontend as wire
 from cloister.messages.controller_sealed_api import AskSealed
@@ -263,7 +264,7 @@ class Relay:
     def _leave(self, request: Request) -> None:
         self._node.verification.forget(request.request_id)
         self.views.keep(request)
-        if request.tenant.startswith(wire.ANONYMOUS):  # no other request is of this tenant
+        if request.tenant.startswith(ANONYMOUS):  # no other request is of this tenant
             self._forget(request.tenant)
         if request.session is not None:
             self._vault_side.leave(request.session, request.request_id)

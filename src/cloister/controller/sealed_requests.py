@@ -20,6 +20,7 @@ from cloister.errors import (
     QueueFull,
     ServiceUnavailable,
 )
+from cloister.fairness import payer_of
 from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart
 from cloister.messages.controller_gateway import ExchangeOpened, OpenExchange, Sealed
 from cloister.messages.controller_sealed_api import Serve
@@ -167,11 +168,11 @@ class SealedRequests:
             return
         if request.owner != UNKNOWN:
             raise ProtocolError("The sealed API names another tenant for a request.")
-        size = request.bytes
-        if self._count[owner] >= MAX_REQUESTS_OF_ONE or self._bytes[owner] + size > MAX_BYTES_OF_ONE:
+        size, payer = request.bytes, payer_of(owner)
+        if self._count[payer] >= MAX_REQUESTS_OF_ONE or self._bytes[payer] + size > MAX_BYTES_OF_ONE:
             raise QueueFull("Too many of your sealed requests wait already.", retry_after=1)
         request.owner = owner
-        for whose, sign in ((UNKNOWN, -1), (owner, 1)):
+        for whose, sign in ((UNKNOWN, -1), (payer, 1)):
             self._count[whose] += sign
             self._bytes[whose] += sign * size
 
@@ -179,13 +180,13 @@ class SealedRequests:
         if not request.begun:
             request.begun = True
             request.prompt_key[:] = bytes(len(request.prompt_key))
-            self._bytes -= Counter({request.owner: request.bytes})
+            self._bytes -= Counter({payer_of(request.owner): request.bytes})
             request.prompts = ()
 
     def _forget(self, number: int) -> None:
         request = self._requests.pop(number)
         self._begin(request)
-        self._count -= Counter((request.owner,))
+        self._count -= Counter((payer_of(request.owner),))
 
     def _abandon(self, number: int) -> None:
         if number in self._requests:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import QueueFull
+from cloister.fairness import payer_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class SessionKey:
     @property
     def owner(self) -> str:
         return self.group or self.tenant
+
+    @property
+    def payer(self) -> str:
+        return payer_of(self.owner)
 
 
 @dataclass(eq=False)
@@ -67,8 +72,8 @@ class Sessions:
         self._most = min(self._most, most)
         self._most_of_one = most_of_one(self._most)
 
-    def held_by(self, owner: str) -> int:
-        return self._held[owner]
+    def held_by(self, payer: str) -> int:
+        return self._held[payer]
 
     def vaults(self) -> list[Vault]:
         return [session.vault for session in self._by_key.values()]
@@ -103,7 +108,7 @@ class Sessions:
         if self._by_key.get(session.key) is not session:
             return
         del self._by_key[session.key]
-        self._held -= Counter((session.key.owner,))
+        self._held -= Counter((session.key.payer,))
         if session.idle is not None:
             session.idle.cancel()
         session.vault.close(wait_s)
@@ -120,27 +125,27 @@ class Sessions:
 
     def has_room(self, tenant: str, name: str) -> bool:
         key = SessionKey("", tenant, name)
-        return key in self._by_key or not self._is_full_for(tenant) or self._that_makes_room(tenant) is not None
+        return key in self._by_key or not self._is_full_for(key.payer) or self._that_makes_room(key.payer) is not None
 
-    def _is_full_for(self, owner: str) -> bool:
-        return self._held[owner] >= self._most_of_one or len(self._by_key) >= self._most
+    def _is_full_for(self, payer: str) -> bool:
+        return self._held[payer] >= self._most_of_one or len(self._by_key) >= self._most
 
-    def _that_makes_room(self, owner: str) -> Session | None:
-        """An idle one of this owner, or of the owner that has the most."""
-        mine = self._held[owner]
+    def _that_makes_room(self, payer: str) -> Session | None:
+        """An idle one of this payer, or of the payer that has the most."""
+        mine = self._held[payer]
         idle = [session for session in self._by_key.values() if not session.requests]
-        own = [session for session in idle if session.key.owner == owner]
+        own = [session for session in idle if session.key.payer == payer]
         if own:
             return own[0]
-        others = [session for session in idle if self._held[session.key.owner] > mine + 1]
+        others = [session for session in idle if self._held[session.key.payer] > mine + 1]
         if mine >= self._most_of_one or not others:
             return None
-        return max(others, key=lambda session: self._held[session.key.owner])
+        return max(others, key=lambda session: self._held[session.key.payer])
 
     def _begin(self, key: SessionKey) -> Session:
-        mine = self._held[key.owner]
-        if self._is_full_for(key.owner):
-            if (idle := self._that_makes_room(key.owner)) is None:
+        mine = self._held[key.payer]
+        if self._is_full_for(key.payer):
+            if (idle := self._that_makes_room(key.payer)) is None:
                 raise QueueFull("All vaults are in use.", retry_after=2)
             self.end(idle)
             if not self._vaults.has_one_to_take:
@@ -148,6 +153,6 @@ class Sessions:
         elif mine and not (self._vaults.has_one_soon and (self._vaults.has_one_beside_the_last or not self._several())):
             raise QueueFull("Others may need the next vault.", retry_after=2)
         session = self._by_key[key] = Session(key, self._vaults.take())
-        self._held[key.owner] += 1
+        self._held[key.payer] += 1
         self._on_open(session.vault)
         return session

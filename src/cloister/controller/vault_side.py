@@ -14,6 +14,7 @@ from cloister.controller.routes.base import Node
 from cloister.controller.sessions import Session, Sessions
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, VaultLost
+from cloister.fairness import payer_of
 from cloister.messages import controller_vault as wire
 from cloister.messages.controller_frontend import Ask
 from cloister.messages.generation import Cancel, Failed, Tokens
@@ -38,8 +39,8 @@ class PendingRequest:
         self.params = params_of(self.ask)
 
     @property
-    def owner(self) -> str:
-        return self.ask.group or self.ask.tenant
+    def payer(self) -> str:
+        return payer_of(self.ask.group or self.ask.tenant)
 
     @property
     def bytes(self) -> int:
@@ -70,7 +71,7 @@ class VaultQueue:
         return request_id in self._waiting
 
     def enter(self, asked: PendingRequest) -> None:
-        line = self._lines.setdefault(asked.owner, [])
+        line = self._lines.setdefault(asked.payer, [])
         line.append(asked)
         self._waiting.update(dict.fromkeys(asked.params, asked))
         self.move()
@@ -111,8 +112,8 @@ class VaultQueue:
             self._moving = False
 
     def _serve_one(self) -> bool:
-        for owner in sorted(self._lines, key=self._held):
-            asked = self._lines[owner][0]
+        for payer in sorted(self._lines, key=self._held):
+            asked = self._lines[payer][0]
             try:
                 self._serve(asked)
             except QueueFull:
@@ -124,11 +125,11 @@ class VaultQueue:
     def _forget(self, asked: PendingRequest) -> None:
         for request_id in asked.params:
             self._waiting.pop(request_id, None)
-        line = self._lines.get(asked.owner, [])
+        line = self._lines.get(asked.payer, [])
         if asked in line:
             line.remove(asked)
         if not line:
-            self._lines.pop(asked.owner, None)
+            self._lines.pop(asked.payer, None)
 
 
 def _may_say(request: Request, message: msgspec.Struct) -> bool:
@@ -153,7 +154,7 @@ class VaultSide:
         serve: Callable[[PendingRequest], None],
     ) -> None:
         self._node, self._core_lease = node, core_lease
-        self.queue = VaultQueue(settings.max_waiting_for_vaults, serve, lambda owner: self.sessions.held_by(owner))
+        self.queue = VaultQueue(settings.max_waiting_for_vaults, serve, lambda payer: self.sessions.held_by(payer))
         self.vaults = Vaults(
             settings.spare_vaults,
             settings.vault_ready_s,
@@ -168,7 +169,7 @@ class VaultSide:
             settings.session_idle_s,
             self._session_opens,
             self._session_ended,
-            lambda: node.requests.active_tenants.several,
+            lambda: node.requests.active_tenants.several_payers,
         )
 
     def service_up(self) -> None:

@@ -47,23 +47,23 @@ class TenantQueues:
     def enter(self, sequence: Sequence) -> None:
         if self._count >= self._limit:
             raise QueueFull(f"{self._count} requests wait already.", retry_after=self._retry_after(self._count))
-        mine = len(self._lines.get(sequence.tenant, ()))
+        mine = len(self._lines.get(sequence.payer, ()))
         if mine >= self._limit_per_tenant:
             raise QueueFull(f"{mine} of your requests wait already.", retry_after=self._retry_after(mine))
-        self._line(sequence.tenant)[sequence.id] = sequence
+        self._line(sequence.payer)[sequence.id] = sequence
         self._count += 1
 
     def return_first(self, sequence: Sequence) -> None:
-        line = self._line(sequence.tenant)
+        line = self._line(sequence.payer)
         line[sequence.id] = sequence
         line.move_to_end(sequence.id, last=False)
         self._count += 1
 
     def leave(self, sequence: Sequence) -> None:
-        line = self._lines[sequence.tenant]
+        line = self._lines[sequence.payer]
         del line[sequence.id]
         if not line:
-            del self._lines[sequence.tenant]
+            del self._lines[sequence.payer]
         self._count -= 1
 
     def note_departure(self) -> None:
@@ -212,15 +212,15 @@ class Scheduler:
         """The sequences that decode; the least served if the budget is too small for all. While anyone needs prefill, a
         quarter of the budget is for that (with a budget under four: every other step), or the equal shares of the
         tenants that need nothing else."""
-        prefilling = {s.tenant for s in self.running.values() if s.remaining > 1 or s.owes_prompt_logprobs}
+        prefilling = {s.payer for s in self.running.values() if s.remaining > 1 or s.owes_prompt_logprobs}
         prefilling |= self.waiting.tenants
         ready = [s for s in self.running.values() if s.remaining == 1 and not s.owes_prompt_logprobs]
         ready = within_links(ready, self._link_rows)
         if prefilling:
-            others = len(prefilling - {s.tenant for s in ready})
+            others = len(prefilling - {s.payer for s in ready})
             budget -= max(budget // 4, budget * others // max(self.meter.active, 1)) or self._step % 2
         if len(ready) > budget:
-            ready.sort(key=lambda s: (self.meter.served(s.tenant), s.last_step, s.arrival))
+            ready.sort(key=lambda s: (self.meter.served(s.payer), s.last_step, s.arrival))
             del ready[budget:]
         return ready
 
@@ -242,7 +242,7 @@ class Scheduler:
         begun: dict[str, list[Sequence]] = {}
         for sequence in sorted(self.running.values(), key=lambda s: -s.arrival):
             if sequence.remaining > 1 or sequence.owes_prompt_logprobs:
-                begun.setdefault(sequence.tenant, []).append(sequence)
+                begun.setdefault(sequence.payer, []).append(sequence)
         admitting = True
         while budget > 0:
             turns = set(begun) | self.waiting.tenants if admitting else set(begun)
@@ -259,7 +259,7 @@ class Scheduler:
                 # Wait for the least served even if others would fit: otherwise small requests starve big ones.
                 admitting = False
                 continue
-            most = min(sequence.remaining, room) if sequence.remaining <= self.meter.uncut(tenant) else budget
+            most = min(sequence.remaining, room) if sequence.remaining <= self.meter.uncut(sequence.tenant) else budget
             chunk, wanted = self._chunk(sequence, links.fitting(sequence, most), forced_rows)
             if chunk:
                 plan.append(self._work(sequence, chunk, wanted))
@@ -356,19 +356,19 @@ class Scheduler:
             if not greedy:
                 return
             victim = self._youngest_of_most_served(s for sequences in greedy.values() for s in sequences)
-            held[victim.tenant].remove(victim)
+            held[victim.payer].remove(victim)
             self._preempt(victim)
 
     def _running_by_tenant(self) -> dict[str, list[Sequence]]:
         by_tenant: dict[str, list[Sequence]] = {}
         for sequence in self.running.values():
-            by_tenant.setdefault(sequence.tenant, []).append(sequence)
+            by_tenant.setdefault(sequence.payer, []).append(sequence)
         return by_tenant
 
     def _youngest_of_most_served(self, sequences: Iterable[Sequence]) -> Sequence:
         candidates = list(sequences)
-        tenant = self.meter.most_served({s.tenant for s in candidates})
-        return max((s for s in candidates if s.tenant == tenant), key=lambda s: s.arrival)
+        tenant = self.meter.most_served({s.payer for s in candidates})
+        return max((s for s in candidates if s.payer == tenant), key=lambda s: s.arrival)
 
     def _preempt(self, sequence: Sequence) -> None:
         del self.running[sequence.id]

@@ -6,6 +6,7 @@ from cloister.compute.layout import Layout, Remote
 from cloister.engine.base import EngineRequest
 from cloister.engine.logits import Adjustments
 from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.fairness import payer_of
 from cloister.levels import PolicyName
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
 from cloister.prefix.base import PrefixKey
@@ -99,6 +100,10 @@ class Sequence:
     last_step: int = 0
     blocks: HeldBlocks = field(default_factory=HeldBlocks)
     output: Output = field(default_factory=Output)
+
+    @property
+    def payer(self) -> str:
+        return payer_of(self.tenant)
 
     @classmethod
     def of(

@@ -18,11 +18,12 @@ from cloister.access.tokens import SCHEME, token_of
 from cloister.backend.base import Backend
 from cloister.config import GatewaySettings
 from cloister.errors import InvalidRequest, LevelUnavailable
+from cloister.fairness import ANONYMOUS
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.metrics import Metrics
 from cloister.keys import KeyRing
 from cloister.levels import LEVELS, OPEN, PARTITIONED, Decodes, Level, LevelName, Reader, default_of
-from cloister.messages.controller_frontend import ANONYMOUS, KeyEntry
+from cloister.messages.controller_frontend import KeyEntry
 from cloister.obfuscation.index import Prf, new_secret
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN

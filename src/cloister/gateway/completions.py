@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from cloister.backend.base import Job, OpenJob, VaultJob
 from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from cloister.fairness import ANONYMOUS
 from cloister.gateway import schema
 from cloister.gateway.answer import Answer, ChatReply, CompletionReply, Reply, StreamedAnswer
 from cloister.gateway.api import Api, Call, CallContext, RequestSession, api_of
@@ -56,6 +57,7 @@ _MANY_TOKENS = 2048
 _GREEDY_BELOW = 1e-4  # dividing logits by a smaller temperature overflows, and the limit is the greedy choice
 _SMALLEST_TOP_P = 1e-6
 _SEED_MASK = 2**63 - 1
+BUDGET_CONTEXTS = 16
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,21 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     stops = StopStrings(body.stop_strings)
     choices: list[Choice] = []
     jobs: list[Job] = []
+    context, cost = api.backend.ready.max_context, 0
     for number, prompt in enumerate(prompts):
         job = await _job(request, prompt, level, session, call.caller.trust_group, body, hiding)
         params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
         echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
         seeds = [choice_seed(body.seed, which, drawn=not level.uses_vault) for which in range(body.n or 1)]
-        for seed in seeds if hiding is None else seeds * (1 + hiding.params.fakes):
+        prompts_read = 1 if hiding is None else 1 + hiding.params.fakes
+        cost += prompts_read * (_most_read(job, context) + params.max_tokens * len(seeds))
+        for seed in seeds * prompts_read:
             seeded = msgspec.structs.replace(params, seed=seed)
             choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo))
             jobs.append(job)
+    if tenant.startswith(ANONYMOUS) and cost > (most := api.settings.token_budget or BUDGET_CONTEXTS * context):
+        message = f"One token pays for {most} tokens of text; this call could take {cost}."
+        raise InvalidRequest(message, param="max_tokens", hint="Ask for fewer or shorter answers, or in several calls.")
     reply = endpoint.reply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
     watched = WatchedAnswer(reply.id, tenant, asked.name)
     winnow = None if hiding is None else hiding.winnow
@@ -130,6 +138,11 @@ _OTHER_WORDS = {
     "messages": json.dumps({"model": _X, "messages": [{"role": "user", "content": _X}], "protection": _X}),
     "prompt": json.dumps({"model": _X, "prompt": _X, "protection": _X}),
 }
+
+
+def _most_read(job: Job, context: int) -> int:
+    """Tokens of its prompt; one that is sealed, or read elsewhere, counts as long as it may be."""
+    return context if isinstance(job.prompt, SealedPrompt) else min(len(job.prompt), context)
 
 
 def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> Body:

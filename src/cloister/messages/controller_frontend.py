@@ -24,8 +24,6 @@ from cloister.messages.types import (
 )
 
 MAX_PART_BYTES = 1 << 18
-ANONYMOUS = "token-"
-"""So begins the name of a tenant that is one call, paid for with a token; no API key's tenant has such a name."""
 
 
 class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):

@@ -223,6 +223,7 @@ _RELEASE = re.compile(
     r"cloister release\n([0-9A-Za-z][0-9A-Za-z.+!-]{0,63})\nsha256:([0-9a-f]{64})\n(?:expires (\d{4}-\d\d-\d\d)\n)?"
 )
 _CLOUD = re.compile(r"cloister cloud\nsha256:([0-9a-f]{64})\n")
+_NODE = re.compile(r"cloister node\n(https?://[!-~]{1,150})\n([0-9a-f]{64})\n")
 _REVOCATION = re.compile(r"cloister revocation\nsha256:([0-9a-f]{64})\n")
 
 
@@ -257,11 +258,26 @@ class CloudListed:
         return f"cloister cloud\nsha256:{self.digest.hex()}\n".encode()
 
 
+@dataclass(frozen=True)
+class NodeNamed:
+    """From here on the node at this address is the process whose evidence states this `instance`. That process has one
+    channel key at a time, so all users get one and the same."""
+
+    url: str
+    instance: bytes
+
+    def encoded(self) -> bytes:
+        return f"cloister node\n{self.url}\n{self.instance.hex()}\n".encode()
+
+
+Entry = Published | Revoked | CloudListed | NodeNamed
+
+
 def entry_of(manifest: bytes, expires: date | None = None) -> bytes:
     return Published(read_manifest(manifest).version, measurement(manifest), expires).encoded()
 
 
-def read_entry(entry: bytes) -> Published | Revoked | CloudListed | None:
+def read_entry(entry: bytes) -> Entry | None:
     try:
         text = entry.decode("ascii")
         if found := _RELEASE.fullmatch(text):
@@ -271,6 +287,8 @@ def read_entry(entry: bytes) -> Published | Revoked | CloudListed | None:
             return Revoked(bytes.fromhex(found[1]))
         if found := _CLOUD.fullmatch(text):
             return CloudListed(bytes.fromhex(found[1]))
+        if found := _NODE.fullmatch(text):
+            return NodeNamed(found[1], bytes.fromhex(found[2]))
     except ValueError:
         pass
     return None

@@ -9,7 +9,7 @@ from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import CloudListed, Revoked, read_entry, read_manifest
+from cloister.transparency.manifest import CloudListed, NodeNamed, Revoked, read_entry, read_manifest
 from cloister.transparency.merkle import EMPTY_ROOT, TILE_WIDTH, fold, leaf_hash, verify_consistency
 from cloister.transparency.note import Signature, SigningKey, VerifierKey
 from cloister.transparency.proof import check_witnesses, published_manifest
@@ -111,9 +111,9 @@ def _check_manifests(found: Examination, log: Log, entries: list[bytes]) -> None
     for index, entry in enumerate(entries):
         read = read_entry(entry)
         if read is None:
-            found.failed("log manifests", f"entry {index} is neither a release's, a revocation nor a cloud's")
+            found.failed("log manifests", f"entry {index} is neither a release's, a revocation, a cloud's nor a node's")
             return
-        if isinstance(read, CloudListed):
+        if isinstance(read, CloudListed | NodeNamed):
             continue
         measured = read.measurement
         try:

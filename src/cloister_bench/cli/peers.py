@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from cloister.cli.options import DEFAULT_URL, settings_command
-from cloister.config import DEVELOPMENT_KEY, option
+from cloister.cli.options import DEFAULT_URL, KeyOptions, settings_command
+from cloister.config import option
 from cloister_bench.cli.suite import Bars, Output, measure_suite, numbers, raise_if_failed
 
 
-class PeersOptions(Output):
+class PeersOptions(Output, KeyOptions):
     server: list[str] | None = option(
         None,
         "[NAME=]URL, or [NAME=]COMMAND that starts one, in which {port} becomes a free port. The first is the base.",
@@ -24,12 +24,6 @@ class PeersOptions(Output):
     output_tokens: int = option(64, "Tokens in each answer.", ge=1)
     requests_per_user: int = option(4, "Requests each user sends in a round, in sequence.", ge=1)
     rounds: int = option(1, "Times each server is measured, in turn.", ge=1)
-    api_key: str = option(
-        DEVELOPMENT_KEY,
-        "API key. Better in the environment: other users of this machine can see a process's arguments.",
-        envvar="CLOISTER_API_KEY",
-        show_default="the development key",
-    )
 
 
 @settings_command(PeersOptions)
@@ -51,7 +45,7 @@ def bench_peers(options: PeersOptions) -> None:
 
     load = Workload(options.input_tokens, options.output_tokens, options.requests_per_user)
     plan = Plan(tuple(numbers(options.users)), options.rounds, load)
-    servers = [server_of(each, options.api_key) for each in options.server or (DEFAULT_URL,)]
+    servers = [server_of(each, options.api_key()) for each in options.server or (DEFAULT_URL,)]
     levels = [each.strip() for each in options.levels.split(",")] if options.levels else []
     results = Comparison(plan, ", ".join(server.name for server in servers))
 

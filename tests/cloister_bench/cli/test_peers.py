@@ -57,7 +57,7 @@ def test_a_wrong_key_is_said_before_anything_is_measured(run: Run) -> None:
         yield error_response("401 Unauthorized", "no")
 
     with stub_server(respond) as stub:
-        result = run("bench", "peers", "--server", stub.url, "--api-key", "wrong")
+        result = run("bench", "peers", "--server", stub.url, key="wrong")
     assert result.exit_code == 1 and "CLOISTER_API_KEY" in result.stderr and len(stub.requests) == 1
 
 

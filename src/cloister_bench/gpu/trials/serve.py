@@ -203,7 +203,7 @@ def throughput(client: Client) -> list[Found]:
                 time.sleep(SPARES_S)
             asked: Found = {"input_tokens": prompt, "output_tokens": new, "protection": level, "sessions": kept}
             load = Workload(requests_per_user=1, warmup=2 if kept else 0, seed=len(rows), **asked)
-            run = measure(HttpAddress.parse(client.url), DEVELOPMENT_KEY, client.model, load, USERS)
+            run = measure(HttpAddress.parse(client.url), [DEVELOPMENT_KEY], client.model, load, USERS)
             row = {"level": level, "kept": kept, "users": USERS, "prompt": prompt, "new": new, "errors": run.errors}
             row |= {"tokens_per_s": run.output_tokens_per_s, "median_ms": run.answer_ms}
             rows.append(row)
