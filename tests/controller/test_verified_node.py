@@ -6,13 +6,15 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
 
 import pytest
 import pytest_asyncio
 
 from cloister.backend.base import VaultJob
+from cloister.errors import Deviation, ServiceUnavailable, VaultLost
 from cloister.messages.prompts import ObfuscationParams, ObfuscationSecrets, TextPrompt, write_prompt
 from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
@@ -105,22 +107,68 @@ async def test_a_killed_service_loses_no_verified_answer(nodes: dict[str, RealNo
     await service_is_back(node)
 
 
-@pytest.mark.release
-@pytest.mark.timeout(3600)
-async def test_a_million_honest_tokens_raise_no_alarm(nodes: dict[str, RealNode]) -> None:
-    """Of random lengths, parameters and neighbours: a deviation would fail its answer."""
-    draw, tokens, number = random.Random(37), 0, 0
-    while tokens < 1_000_000:
-        several = []
-        for _ in range(draw.randrange(1, 13)):
-            number += 1
-            text = "".join(chr(draw.randrange(32, 127)) for _ in range(draw.randrange(5, 120)))
+HONEST_TOKENS, HONEST_S = 1_000_000, float(os.environ.get("CLOISTER_HONEST_S", "600"))
+AT_ONCE, APART_S = 24, 45.0  # requests; seconds between two ends of a service
+CHUNKS = (16, 64)  # tokens that a vault is sent at once, on a CPU and a GPU
+
+
+@dataclass
+class Honest:
+    """What came back while nothing cheated. An answer that deviated fails the test."""
+
+    tokens: int = 0
+    answers: int = 0
+    ended: int = 0  # with a service that was killed
+    kills: int = 0
+
+    async def ask(self, nodes: Sequence[RealNode], draw: random.Random, until: float) -> None:
+        """Requests of random lengths and parameters, one after another, some in a kept session."""
+        kept = f"kept{draw.random()}"
+        while self.tokens < HONEST_TOKENS and monotonic() < until:
+            text = "".join(chr(draw.randrange(32, 127)) for _ in range(draw.randrange(5, 90)))
             params = SamplingParams(
-                max_tokens=draw.choice((1, 2, 15, 16, 17, 33, 200, 380)),
+                max_tokens=draw.choice((1, 2, 15, 16, 17, 33, 65, 200, 400)),
                 temperature=draw.choice((0.0, 0.7, 1.3)),
-                seed=number,
+                seed=draw.randrange(1 << 31),
                 logprobs=draw.choice((None, 0, 5)),
                 frequency_penalty=draw.choice((0.0, 0.5)),
+                ignore_eos=draw.random() < 0.9,
             )
-            several.append(answer(nodes[draw.choice(("all", "late"))], private(text, f"m{number}"), params))
-        tokens += sum(map(len, await asyncio.gather(*several)))
+            keep, node = draw.random() < 0.5, draw.choice(nodes)
+            job = private(text, kept if keep else f"s{draw.random()}", keep=keep)
+            stream = await node.client.generate(f"tenant{draw.random()}" if not keep else kept, job, params)
+            try:
+                async for part in stream:
+                    self.tokens += len(part.tokens)
+                self.answers += 1
+            except Deviation:
+                raise
+            except (ServiceUnavailable, VaultLost):
+                self.ended += 1
+                await service_is_back(node)
+
+    async def kill(self, nodes: Sequence[RealNode], draw: random.Random, until: float) -> None:
+        while monotonic() < until - APART_S:
+            await asyncio.sleep(APART_S)
+            service = (node := draw.choice(nodes)).controller.compute.service
+            if service is not None and service._handle.pid is not None:
+                os.kill(service._handle.pid, signal.SIGKILL)
+                self.kills += 1
+            await service_is_back(node)
+            node.controller.relay._node.verification.longest = draw.choice(CHUNKS)
+
+
+@pytest.mark.release
+@pytest.mark.timeout(3600)
+async def test_honest_tokens_raise_no_alarm(
+    nodes: dict[str, RealNode], caplog: pytest.LogCaptureFixture, record_property: Callable[[str, object], None]
+) -> None:
+    """A million, or as many as fit ten minutes, with random neighbours, chunks and ends of the service."""
+    verified, honest, until = [nodes["all"], nodes["late"]], Honest(), monotonic() + HONEST_S
+    killer = asyncio.create_task(honest.kill(verified, random.Random(37), until))
+    await asyncio.gather(*(honest.ask(verified, random.Random(number), until) for number in range(AT_ONCE)))
+    killer.cancel()
+    for name, value in vars(honest).items():
+        record_property(name, value)
+    print(honest)
+    assert honest.answers > honest.ended and "deviated" not in caplog.text

@@ -12,7 +12,9 @@ from cloister_bench.privacy.reconstruction import Hidden, Search, seen_by_servic
 from cloister_bench.privacy.rows import Victim, rate_of_prompts, row
 from cloister_bench.suite.documents import Row, rate_of
 
+PRECISIONS = (False, True)  # bf16 or not
 SHALLOW = (0, 1)
+CONTROLS = 4  # prompts whose control is run at deeper layers: it tries words in the order of the model's expectation
 FIRST, EVERY = 20, 7  # rows of PUPA
 DEVELOPED_ON = (
     "My daughter Lena Fischer was diagnosed with epilepsy in March and takes 500 mg of levetiracetam twice a day."
@@ -46,24 +48,27 @@ def attack(victim: Victim) -> Iterator[Row]:
     """At layers 0 and 1 for all lengths, deeper for the shortest: a guess costs a pass through all layers below."""
     plan, model = victim.plan, victim.load()
     texts = texts_of(victim)
-    for bf16 in (False, True):
+    for bf16 in PRECISIONS:
         network = Network(model, bf16=bf16)
         for count in plan.tokens:
             cut = partial(hidden, victim.tokenizer, count=count)
             secrets = list(islice((one for one in map(cut, texts) if len(one.secret) == count), plan.prompts))
+            if not secrets:
+                continue
             prompts = [one.prompt for one in secrets]
             seen = [seen_by_service(network, one, continued(network, one, plan.steps)) for one in prompts]
             for layer in plan.layers if count == plan.tokens[0] else SHALLOW:
                 victim.say(f"layer {layer}, {count} tokens, {'bf16' if bf16 else 'fp32'}")
                 found: list[int] = []
-                known = prior = 0
-                for one, views in zip(secrets, seen, strict=True):
+                known = of = prior = 0
+                for number, (one, views) in enumerate(zip(secrets, seen, strict=True)):
                     search = Search(network, views[layer], one.before, one.after, count)
                     found.append(right(search.run(), one.secret))
-                    known += right(search.run_with_keys(), one.secret)
                     prior += right(search.prior, one.secret)
+                    if layer in SHALLOW or number < CONTROLS:
+                        known, of = known + right(search.run_with_keys(), one.secret), of + count
                 rate, dtype = rate_of_prompts(found, count), "bf16" if bf16 else "fp32"
                 more = {"layer": layer, "tokens": count, "dtype": dtype, "guessing": prior / rate["of"]}
                 setting = f"contributions of layer {layer}, {dtype}, {count} tokens of {len(found)} prompts"
-                yield row("reconstruction", PARTITIONED, setting, rate, known / rate["of"], "tokens", **more)
+                yield row("reconstruction", PARTITIONED, setting, rate, known / of, "tokens", **more)
     yield row("reconstruction", ISOLATED, "the service sees no contributions", rate_of(0, 0), None, "tokens")
