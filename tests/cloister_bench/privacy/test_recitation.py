@@ -109,12 +109,13 @@ def test_every_prompt_has_one_case_of_each_kind(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(recitals, "prompt", prompt)
     monkeypatch.setattr(recitals, "_answers", lambda prompts: [[9] * 40 for _ in prompts])
-    found = list(recitals.cases(material, material.half(develops=False, count=2)))
+    found = list(recitals.cases(material, material.half(develops=False, count=2), HEADS))
     kinds = [*OTHERS, ASKED, *WAYS, HALF]
     assert sorted((one.prompt, one.kind) for one in found) == sorted((at, kind) for at in (1, 3) for kind in kinds)
     assert [one for one in said if "Repeat." in one] == ["Repeat.", "An email. Repeat.\n\nWho wrote?"]
     quoting, own = (next(one for one in found if one.kind == kind) for kind in ("quoting", ASKED))
     assert quoting.looks.shape[2] > own.looks.shape[2] == 41
+    assert {len(one.looks) for one in found} == {1}  # layers behind the last watched head are not run
     rows = list(rows_of(found, HEADS))
     assert all(len(row["auc"]) == 3 for row in rows if "auc" in row) and {row["of"] for row in rows} == {2, 18}
 
