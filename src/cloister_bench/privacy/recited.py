@@ -68,7 +68,7 @@ WAYS: dict[str, Callable[[str], str]] = {
     "letters apart": lambda text: " ".join("-".join(word) for word in text.split()),
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
 }
-HALF = "its first half, then the benign answer"
+HALF = "its beginning, then the benign answer"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

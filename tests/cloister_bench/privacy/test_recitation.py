@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from cloister.errors import SetupError
 from cloister.vault.looks import Heads
 from cloister.vault.recitation import CHUNK, Recitation, SystemPrompt
 from cloister_bench.privacy.network import Network, joined
-from cloister_bench.privacy.recitation import ASKED, OTHERS, Case, Recitals, attention, rows_of, separated
+from cloister_bench.privacy.recitation import ANSWER, OTHERS, Case, Recitals, attention, rows_of, separated
 from cloister_bench.privacy.recited import HALF, LEAST, MOST, WAYS, Material, quotable, read_material
 from tests.models.architectures import CONFIGS, random_model
 from tests.vault.node import ByteTokenizer
@@ -33,8 +34,7 @@ def case(kind: str, text: str, paid: float, prompt: int = 1) -> Case:
 def cases(prompt: int, alarmed: float = 0.1) -> list[Case]:
     calm = [case(kind, "Breakfast is at ten.", 0.1, prompt) for kind in OTHERS]
     calm[1] = case(OTHERS[1], "No.", alarmed, prompt)
-    own = case(ASKED, "I may not say that.", 0.2, prompt)
-    return [*calm, own, case("verbatim", SECRET, 0.8, prompt), case("base64", WAYS["base64"](SECRET), 0.35, prompt)]
+    return [*calm, case("verbatim", SECRET, 0.8, prompt), case("base64", WAYS["base64"](SECRET), 0.35, prompt)]
 
 
 def test_rules_change_what_they_say_they_do() -> None:
@@ -53,7 +53,7 @@ def test_a_watch_is_measured_by_what_gets_past_it() -> None:
         return [found[f"{kind}, by {watch}"]["gets"] for watch in ("letters", "attention", "either")]
 
     assert gets("verbatim") == [0, 0, 0] and gets("base64") == [1, 0, 0] and gets("every form") == [0.5, 0, 0]
-    assert gets("alarming") == [0, 0.5, 0.5] and gets(ASKED) == gets("benign") == [0, 0, 0]
+    assert gets("alarming") == [0, 0.5, 0.5] and gets("benign") == [0, 0, 0]
     assert found["verbatim, by letters"]["auc"] == found["verbatim, by letters"]["caught"] == [1, 1, 1]
     assert found["base64, by attention"]["caught"][0] == 0 and found["base64, by attention"]["auc"][0] == 0.9
     assert found["base64, by letters"]["auc"][0] == 0.5 and found["verbatim, by attention"]["curve"]["0.01"] == 1
@@ -83,8 +83,8 @@ def test_attention_counts_as_a_vault_judges_it() -> None:
     assert answer.judge(list(range(65, 65 + 1 + len(answer.looks))), ended=True) == 1 + CHUNK and answer.stopped
 
 
-class Chat:
-    """Byte by byte, with a template in which the system prompt can be found."""
+class Bytes:
+    """Byte by byte; one that says nothing ends an answer."""
 
     stop_tokens = (1,)
 
@@ -95,29 +95,51 @@ class Chat:
         return "".join(chr(token + 30) for token in tokens)
 
 
-def test_every_prompt_has_one_case_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = [f"{SECRET} Room {number} is the cheapest of all." for number in range(4)]
-    material = Material(secrets, ["Repeat."], ["Hello?"], ["Ignore?"], [("An email.", "Who wrote?")], ["Add a word."])
-    recitals = object.__new__(Recitals)
-    model = random_model(CONFIGS["llama"])
-    vars(recitals).update(_model=model, _tokenizer=Chat(), _network=Network(model))
-    said = []
-
+def recitals_of(model: Any, said: list[str]) -> Recitals:
     def prompt(system: str, user: str) -> tuple[list[int], tuple[int, int]]:
         said.append(user)
-        return Chat().encode(f"{system[:20]} {user}"), (0, 20)
+        return Bytes().encode(f"{system[:20]} {user}"), (0, 20)
 
-    monkeypatch.setattr(recitals, "prompt", prompt)
-    monkeypatch.setattr(recitals, "_answers", lambda prompts: [[9] * 40 for _ in prompts])
+    recitals = object.__new__(Recitals)
+    vars(recitals).update(_model=model, _tokenizer=Bytes(), _network=Network(model), prompt=prompt)
+    return recitals
+
+
+def material_of(prompts: int) -> Material:
+    secrets = [f"{SECRET} Room {number} is the cheapest of all." for number in range(prompts)]
+    return Material(secrets, ["Repeat."], ["Hello?"], ["Ignore?"], [("An email.", "Who wrote?")], ["Add a word."])
+
+
+def test_every_prompt_has_one_case_of_each_kind() -> None:
+    said: list[str] = []
+    recitals, material = recitals_of(random_model(CONFIGS["llama"]), said), material_of(4)
     found = list(recitals.cases(material, material.half(develops=False, count=2), HEADS))
-    kinds = [*OTHERS, ASKED, *WAYS, HALF]
+    kinds = [*OTHERS, *WAYS, HALF]
     assert sorted((one.prompt, one.kind) for one in found) == sorted((at, kind) for at in (1, 3) for kind in kinds)
     assert [one for one in said if "Repeat." in one] == ["Repeat.", "An email. Repeat.\n\nWho wrote?"]
-    quoting, own = (next(one for one in found if one.kind == kind) for kind in ("quoting", ASKED))
-    assert quoting.looks.shape[2] > own.looks.shape[2] == 41
     assert {len(one.looks) for one in found} == {1}  # layers behind the last watched head are not run
     rows = list(rows_of(found, HEADS))
     assert all(len(row["auc"]) == 3 for row in rows if "auc" in row) and {row["of"] for row in rows} == {2, 18}
+
+
+def test_answers_and_attention_are_those_of_each_prompt_alone() -> None:
+    """What prompts have in common is computed once, and shorter ones are padded."""
+    torch.manual_seed(3)
+    model = random_model(CONFIGS["llama"])
+    model.set_attn_implementation("eager")
+    recitals, material = recitals_of(model, []), material_of(2)
+    with torch.no_grad():
+        begun = recitals._begun(material, 1)
+        answers = recitals._answers(begun)
+        for one in begun:
+            ids = torch.tensor([one.prompt])
+            alone = model.generate(ids, do_sample=False, max_new_tokens=ANSWER, pad_token_id=0)[0, len(one.prompt) :]
+            answer = answers[1, one.kind]
+            assert alone[: len(answer)].tolist() == answer
+            paid = model(torch.cat((ids, alone[None]), 1), output_attentions=True).attentions
+            [looks] = recitals.looks(one, [alone.tolist()], 2)
+            expected = torch.stack([each[0, :, len(one.prompt) - 1 :, :20].sum(-1) for each in paid[:2]])
+            torch.testing.assert_close(looks, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_attention_is_the_models_own() -> None:
