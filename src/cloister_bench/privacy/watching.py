@@ -30,15 +30,18 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {  # which node, and what the requ
     "letters and attention": ("attention", {"stop_recitation": True}),
     "nothing, beside --watch-attention": ("attention", {}),
 }
-SHOWN = (("letters", "nothing"), ("letters and attention", "nothing"), ("verified", "nothing"), *(
-    ("letters", "verified"), ("letters and attention", "verified"), ("letters and attention", "letters"),
+SHOWN = (  # two nodes are never equal, so ratios are of one; the last says how unequal they were
+    ("verified", "nothing"),
+    ("letters", "nothing"),
+    ("letters", "verified"),
+    ("letters and attention", "nothing, beside --watch-attention"),
     ("nothing, beside --watch-attention", "nothing"),
-))  # fmt: skip
+)
 Times = Mapping[str, Sequence[float]]  # ms a token, by round
 
 
 def answered(node: OwnServer, number: int, **more: Any) -> float:
-    """ms a token, the prompt's time with it."""
+    """ms a token, the prompt's with it."""
     said = f"How long does an egg of {number} grams boil, and why?"
     body = {"model": node.model, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "protection": PARTITIONED}
     body |= {"messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": said}], **more}
