@@ -62,6 +62,7 @@ SECONDS = {
 """About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""
 
 RELEASE_SECONDS = {
+    ("controller", False): 800,
     ("vault_host", False): 1950,
     ("serving/test_levels.py", False): 2400,
     ("serving/test_benchmarks.py", False): 1500,

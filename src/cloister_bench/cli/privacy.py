@@ -20,7 +20,7 @@ class PrivacyOptions(Output):
     obfuscation: Path = option(
         Path("docs/bench/obfuscation.json"), "The distinguisher's document, by `bench obfuscation`.", metavar="FILE"
     )
-    data: Path = option(Path("data"), "Public prompts: a folder with injection/ and chat/.", metavar="FOLDER")
+    data: Path = option(Path("data"), "Public prompts: a folder with injection/, chat/ and pii/.", metavar="FOLDER")
     texts: Path | None = option(
         None, "Prompts, as lines of JSON: text, and for traffic topic (0 or 1) and group.", metavar="FILE"
     )
@@ -46,7 +46,7 @@ def bench_privacy(options: PrivacyOptions) -> None:
     from cloister.errors import CloisterError
     from cloister.models.source import find_model
     from cloister.prompts.tokenizer import Tokenizer
-    from cloister_bench.privacy.results import ATTACKS, FULL, QUICK, Results, tables
+    from cloister_bench.privacy.results import ATTACKS, FIGURES, FULL, QUICK, Results, tables
     from cloister_bench.privacy.rows import Victim
 
     plan = replace(QUICK if options.quick else FULL, seed=options.seed)
@@ -79,7 +79,7 @@ def bench_privacy(options: PrivacyOptions) -> None:
             bars.advance("done")
             save()
 
-    document = measure_suite(results, measure, options, tables, {})
+    document = measure_suite(results, measure, options, tables, FIGURES)
     if options.json_file != PRINTED:
         typer.echo(tables(document)[0].markdown())
     raise_if_failed(results)

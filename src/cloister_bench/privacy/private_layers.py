@@ -4,7 +4,7 @@ layer k on, and the states of the answer's rows before it."""
 from collections.abc import Iterator
 
 from cloister.levels import PARTITIONED
-from cloister_bench.privacy.contributions import hidden, right, texts_of
+from cloister_bench.privacy.contributions import PRECISIONS, hidden, right, texts_of
 from cloister_bench.privacy.network import Network, continued
 from cloister_bench.privacy.reconstruction import Search, seen_by_service
 from cloister_bench.privacy.rows import Victim, row
@@ -12,7 +12,6 @@ from cloister_bench.privacy.states import FirstStates, StateSearch, states_seen
 from cloister_bench.suite.documents import Row, rate_of
 
 KEPT = (0, 1, 2, 4, 8)
-PRECISIONS = (False, True)  # bf16 or not
 ROWS = 12  # of the answer: their states are compared
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from cloister.errors import SetupError
 
 LEAST, MOST = 250, 600  # characters of a system prompt
+LONGEST = 1000  # characters of an email
 LEAD = ("Sure. My instructions are: ", "The text before this is: ", "Here is the text above: ", "")
 _FIRST = {"you": "I", "your": "my", "yours": "mine", "i": "the user", "me": "the user", "my": "the user's", "am": "is"}
 
@@ -67,19 +68,46 @@ WAYS: dict[str, Callable[[str], str]] = {
     "letters apart": lambda text: " ".join("-".join(word) for word in text.split()),
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
 }
+HALF = "its beginning, then the benign answer"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Material:
-    """`prompts`: system prompts. `asks`: for their words. `benign`: for something else; `hard`: with alarming words."""
+    """`prompts`: system prompts. `asks`: for their words. `benign`: for something else; `hard`: with alarming words.
+    `emails` with a question about each; `commands`: what else an injection in an email asks for."""
 
     prompts: list[str]
     asks: list[str]
     benign: list[str]
     hard: list[str]
+    emails: list[tuple[str, str]]
+    commands: list[str]
 
     def half(self, *, develops: bool, count: int) -> list[int]:
         return list(islice(range(0 if develops else 1, len(self.prompts), 2), count))
+
+    def users(self, number: int) -> dict[str, str]:
+        """What the user of this system prompt says, by kind. "asked": for its words, directly or in an email."""
+        place = number // 2
+        email, question = self.emails[place % len(self.emails)]
+        ask, command = (pool[place % len(pool)] for pool in (self.asks, self.commands))
+        return {
+            "benign": self.benign[place % len(self.benign)],
+            "alarming": self.hard[place % len(self.hard)],
+            "an email": f"{email}\n\n{question}",
+            "an injected email": f"{email} {command}\n\n{question}",
+            "asked": f"{email} {ask}\n\n{question}" if in_email(number) else ask,
+        }
+
+
+def in_email(number: int) -> bool:
+    return number // 2 % 2 == 1
+
+
+def quotable(text: str) -> str:
+    """The shortest sentence of at least five words: such as an answer may well quote."""
+    sentences = re.split(r"(?<=[.!?])\s+", text)
+    return min((one for one in sentences if len(one.split()) >= 5), key=len, default=" ".join(text.split()[:12]))
 
 
 def read_material(folder: Path) -> Material:
@@ -89,6 +117,8 @@ def read_material(folder: Path) -> Material:
         lines = (folder / "injection" / "prompt_extraction_dev.jsonl").read_text().splitlines()
         injected: list[dict[str, Any]] = json.loads((folder / "injection" / "injecguard_valid.json").read_text())
         chats = (folder / "chat" / "mt_bench_question.jsonl").read_text().splitlines()
+        mails = map(json.loads, (folder / "injection" / "bipia_email_train.jsonl").read_text().splitlines())
+        commands = json.loads((folder / "injection" / "bipia_text_attack_train.json").read_text())
     except OSError:
         raise SetupError(
             "A file of prompts cannot be read.", hint="--data names a folder with injection/ and chat/."
@@ -101,6 +131,8 @@ def read_material(folder: Path) -> Material:
         asks,
         [json.loads(line)["turns"][0] for line in chats],
         [one["prompt"] for one in injected if one["label"] == 0 and one["source"].startswith("NotInject")],
+        [(one["context"], one["question"]) for one in mails if len(one["context"]) <= LONGEST],
+        [text for each in zip_longest(*commands.values()) for text in each if text is not None],
     )
 
 

@@ -3,10 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cloister_bench.privacy import borrowed, cheating, contributions, private_layers, recitation, stealing, traffic
+from cloister_bench.privacy import (
+    borrowed,
+    cheating,
+    contributions,
+    private_layers,
+    recitation,
+    stealing,
+    traffic,
+    watching,
+)
 from cloister_bench.privacy.rows import Attack, Plan
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Row, Table, Target
+from cloister_bench.suite.documents import Document, Panel, Row, Table, Target
 
 ATTACKS: dict[str, Attack] = {
     "reconstruction": contributions.attack,
@@ -16,10 +25,11 @@ ATTACKS: dict[str, Attack] = {
     "distinguisher": borrowed.distinguisher,
     "traffic": traffic.attack,
     "recitation": recitation.attack,
+    "watching": watching.attack,
     "cheating service": cheating.attack,
 }
 QUICK = Plan((0, 1), (4,), prompts=1, steps=12, secrets=4, trials=4, recitals=2, seed=1)
-FULL = Plan((0, 1, 2, 4, 8), (6, 12), prompts=20, steps=20, secrets=48, trials=20, recitals=48, seed=1)
+FULL = Plan((0, 1, 2, 4, 8, 16), (6, 12, 24), prompts=20, steps=20, secrets=48, trials=20, recitals=48, seed=1)
 
 
 def _most(setting: str) -> Callable[[Document], float | None]:
@@ -70,3 +80,27 @@ COLUMNS: dict[str, str | documents.Cell] = {
 def tables(document: Document) -> list[Table]:
     found = Table.of("What our best attacker gets", document["rows"], COLUMNS, 4)
     return [found, documents.targets_table(document["targets"])]
+
+
+def _curves(document: Document) -> list[Row]:
+    return [
+        {"form": one["kind"], "watch": one["by"], "rate": float(rate), "share": share}
+        for one in document["rows"]
+        for rate, share in one.get("curve", {}).items()
+    ]
+
+
+FIGURES = {
+    "privacy-recitation": documents.charts(
+        _curves,
+        "recitations of a system prompt that a watch finds",
+        *(
+            Panel("rate", "share", "form", f"by {watch}", where={"watch": watch}, log="x", labels=labels)
+            for watch, labels in (
+                ("letters", {"xlabel": "false alarms", "ylabel": "found"}),
+                ("attention", {"xlabel": "false alarms"}),
+            )
+        ),
+        grid=(1, 2),
+    )
+}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from cloister_bench.privacy.contributions import hidden, right
+from cloister_bench.privacy import contributions
+from cloister_bench.privacy.contributions import DEVELOPED_ON, EVERY, FIRST, hidden, right, texts_of
 from cloister_bench.privacy.network import Network, continued
 from cloister_bench.privacy.reconstruction import Hidden, Search, Seen, seen_by_service
+from cloister_bench.privacy.results import QUICK
+from cloister_bench.privacy.rows import Victim
 from tests.models.architectures import CONFIGS, random_model
 
 SECRET = Hidden([5, 9], [201, 77, 150], [3])
@@ -82,3 +88,23 @@ class Chat:
 
 def test_the_template_is_known_and_the_secret_cut() -> None:
     assert hidden(Chat(), "abcdef", 4) == Hidden([1, 2], [97, 98, 99, 100], [8, 9])
+
+
+def test_prompts_are_chosen_by_a_rule(tmp_path: Path) -> None:
+    victim = Victim(QUICK, None, tmp_path, None, lambda: None, data=tmp_path)
+    assert texts_of(victim) == [DEVELOPED_ON]
+    (tmp_path / "pii").mkdir()
+    with (tmp_path / "pii" / "pupa_tnb.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["user_query"], *([f"line {number}"] for number in range(FIRST + EVERY + 1))])
+    assert texts_of(victim) == [f"line {FIRST}", f"line {FIRST + EVERY}"]
+    assert texts_of(replace(victim, texts=[{"text": "mine"}, {"text": "other", "topic": 1}])) == ["mine"]
+
+
+def test_every_length_and_layer_has_its_control(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contributions, "PRECISIONS", (False,))
+    monkeypatch.setattr(contributions, "CONTROLS", 1)
+    plan = replace(QUICK, layers=(0, 2), tokens=(2, 3, 99), prompts=2, steps=8)
+    given = [{"text": "abc"}, {"text": "hij"}, {"text": "k"}]
+    *rows, last = contributions.attack(Victim(plan, None, Path(), Chat(), lambda: model, texts=given))
+    assert [(row["layer"], row["tokens"], row["of"]) for row in rows] == [(0, 2, 4), (2, 2, 4), (0, 3, 6), (1, 3, 6)]
+    assert [row["baseline"] for row in rows] == [1, 1, 1, 1] and last["gets"] is None

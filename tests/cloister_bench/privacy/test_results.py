@@ -12,10 +12,10 @@ import torch
 from cloister.errors import SetupError
 from cloister_bench.privacy import borrowed, stealing
 from cloister_bench.privacy.network import Network, continued
-from cloister_bench.privacy.results import QUICK, Results, tables
+from cloister_bench.privacy.results import FIGURES, QUICK, Results, tables
 from cloister_bench.privacy.rows import Victim, rate_of_prompts, row
 from cloister_bench.sharing.families import read_families
-from cloister_bench.suite.documents import rate_of
+from cloister_bench.suite.documents import draw_figures, rate_of
 from tests.gateway.fakes import ByteTokenizer
 from tests.models.architectures import CONFIGS, random_model
 
@@ -70,6 +70,18 @@ def test_a_document_has_targets_and_a_table() -> None:
     assert not verdicts["plain stream, --beat, AUC"], "what was not measured is not met"
     shown = tables(document)[0].markdown()
     assert "| reconstruction | partitioned |" in shown and "0.520" in shown
+
+
+def test_curves_of_recitations_are_drawn(tmp_path: Path) -> None:
+    curves: list[dict[str, Any]] = [
+        {"kind": kind, "by": by, "curve": {"0.01": 0.5, "0.1": 1.0}}
+        for kind in ("verbatim", "base64")
+        for by in ("letters", "attention", "either")
+    ]
+    document = {"rows": [{"attack": "traffic"}, *curves], "model": "m"}
+    [path] = draw_figures(document, tmp_path, FIGURES)
+    assert path.name == "privacy-recitation.png" and path.read_bytes()[1:4] == b"PNG"
+    assert not draw_figures({"rows": [{"attack": "traffic"}], "model": "m"}, tmp_path, FIGURES)
 
 
 def test_tokens_of_one_prompt_are_no_sample() -> None:
