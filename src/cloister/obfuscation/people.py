@@ -52,7 +52,8 @@ def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
     for start, piece in outside(text):
         for found in words_in(piece):
             begin, end = start + found.start(), start + found.end()
-            if (category := owners.linked(found[0], after_title(text.text, begin))) is not None:
+            titled = owners.part(found[0]) is not None and after_title(text.text, begin)
+            if (category := owners.linked(found[0], titled)) is not None:
                 spans.append(Span(begin, end, category))
             elif (stem := owners.plural_at(text.text, begin, end)) is not None:
                 spans.append(stem)

@@ -125,7 +125,12 @@ class PoolDraw:
         return (yield from self.chosen(texts, entities, (yield from self.band(texts, entities, pool, self.fakes + 1))))
 
     def band(
-        self, texts: Sequence[TaggedText], entities: Sequence[Entity], pool: Sequence[Values], size: int
+        self,
+        texts: Sequence[TaggedText],
+        entities: Sequence[Entity],
+        pool: Sequence[Values],
+        size: int,
+        around: int = NEAR,
     ) -> Generator[int, None, list[Values]]:
         """At least `size` values as likely as the real one, if the pool has more. None shares a word with another."""
         real, skeleton = tuple(entity.secret for entity in entities), skeleton_of(texts)
@@ -134,7 +139,7 @@ class PoolDraw:
         apart = len(frozenset[str]().union(*words)) == sum(map(len, words))
         if apart and (self.model is None or len(fitting) <= size):
             return fitting
-        near = yield from self._scores(Window(texts, entities, NEAR), fitting)
+        near = yield from self._scores(Window(texts, entities, around), fitting)
         at = fitting.index(real)
         if not apart:
             chosen = next(band for band in bands_apart(near, words, size) if at in band)

@@ -15,7 +15,8 @@ from cloister.obfuscation.pool_draw import NEAR, Drawn, PoolDraw, Window
 from cloister.obfuscation.tags import TaggedText
 
 MOST = 256  # combinations that are scored when a secret joins, at most
-CHARACTERS = 16_000  # that are read of all of them while a prompt's secrets join, if the fewest need no more
+CHARACTERS = 8_000  # that are read of all of them while a prompt's secrets join, if the fewest need no more
+CLOSE, LARGEST = 16, 64  # before a secret joins: characters read after it, and values of its pool, at most
 FEWEST, ALONE, JOINED = 3, 3, 2  # times λ+1: combinations; values of a secret before it joins, and after
 SECRETS = 6  # that are hidden together; more are hidden in parts
 
@@ -37,7 +38,8 @@ class Together:
         held: Group | None = None
         for number, group in enumerate(groups, 1):
             here = alone(self.texts, self.entities, group.entities)
-            own = Group(group.entities, tuple((yield from self.by.band(*here, group.pool or (), ALONE * size))))
+            pool = part_of(group.pool or (), self._real(group), LARGEST, self.by.prf)
+            own = Group(group.entities, tuple((yield from self.by.band(*here, pool, ALONE * size, CLOSE))))
             share = CHARACTERS // (len(groups) - 1)
             held = own if held is None else (yield from self._joined(held, own, share, last=number == len(groups)))
         assert held is not None
@@ -58,6 +60,13 @@ class Together:
 
     def _real(self, group: Group) -> Values:
         return tuple(self.entities[place].secret for place in group.entities)
+
+
+def part_of(pool: Sequence[Values], real: Values, most: int, prf: Prf) -> list[Values]:
+    """The real one's of as many parts as have at most `most` values each, made by the key."""
+    parts = -(-len(pool) // most)
+    places = prf.order(b"0" + "\0".join(value for values in pool for value in values).encode(), len(pool)).places
+    return [values for values, at in zip(pool, places, strict=True) if at % parts == places[pool.index(real)] % parts]
 
 
 def class_of(
