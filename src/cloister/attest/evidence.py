@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import Tee
-from cloister.attest.profile import ProfileName
 from cloister.checks import Examination, decode_evidence
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.proof import ReleaseProof
@@ -25,6 +24,7 @@ Mpc = Literal["off", "auto", "local", "elsewhere"]
 Prefixes = Literal["none", "partition", "registered", "counted", "global"]
 Veto = Literal["none", "detector"]
 Verified = Literal["off", "sample", "late", "all"]
+Profile = Literal["lab", "tenants", "pcc"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     beat_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0  # of streams over plain HTTP, which it pads, too
     private_layers: Annotated[int, Meta(ge=0, le=64)] = 0  # a model's first, which vaults compute alone
     cloud: Annotated[str, Meta(max_length=64)] = ""  # SHA-256, in hex, of the list of nodes and token keys
-    profile: ProfileName = "lab"  # what the node calls itself; a client compares the settings with what that demands
+    profile: Profile = "lab"  # what the node calls itself; a client compares the settings with what that demands
 
     @property
     def vaults(self) -> Vaults:
@@ -142,7 +142,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     shared: tuple[Prefixes, ...] | None = None
     veto: tuple[Veto, ...] | None = None
     verified: tuple[Verified, ...] | None = None
-    profile: tuple[ProfileName, ...] | None = None
+    profile: tuple[Profile, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None

@@ -2,15 +2,10 @@
 compares again, by the settings in the evidence. `lab` demands nothing."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
+from cloister.attest.attester import Tee
+from cloister.attest.evidence import AttestedSettings, Profile
 from cloister.errors import SetupError
-
-if TYPE_CHECKING:
-    from cloister.attest.attester import Tee
-    from cloister.attest.evidence import AttestedSettings
-
-ProfileName = Literal["lab", "tenants", "pcc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +32,10 @@ _PCC = (
     Demand("verified", ("all",), "--verify all"),
     Demand("mpc", ("off", "elsewhere"), "--mpc off, or --mpc-parties"),
 )
-DEMANDS: dict[ProfileName, tuple[Demand, ...]] = {"lab": (), "tenants": _TENANTS, "pcc": _PCC}
+DEMANDS: dict[Profile, tuple[Demand, ...]] = {"lab": (), "tenants": _TENANTS, "pcc": _PCC}
 
 
-def broken_demands(settings: "AttestedSettings", tee: "Tee", code: str) -> list[str]:
+def broken_demands(settings: AttestedSettings, tee: Tee, code: str) -> list[str]:
     """What the profile that these settings name wants otherwise."""
     found = [
         f"{demand.setting} is {getattr(settings, demand.setting)!r} (wanted: {demand.change})"
@@ -54,7 +49,7 @@ def broken_demands(settings: "AttestedSettings", tee: "Tee", code: str) -> list[
     return found
 
 
-def check_profile(settings: "AttestedSettings", tee: "Tee", *, released: bool) -> None:
+def check_profile(settings: AttestedSettings, tee: Tee, *, released: bool) -> None:
     """SetupError unless this node may call itself by its profile."""
     if found := broken_demands(settings, tee, "release" if released else "unmeasured"):
         raise SetupError(

@@ -13,6 +13,7 @@ from cloister.audit.finding import Finding, broken, held, not_tried, off
 from cloister.audit.memory import Search, memory_files_of, start_of, stopped
 from cloister.audit.needles import Secret
 from cloister.audit.target import Target, random_words
+from cloister.levels import OPEN
 
 NEEDS_ROOT = "This takes root on the node's machine (`--pid` where several nodes run there)."
 SEALED = ("cl-vault", "cl-service", "cl-attention", "cl-sealed-api", "cl-detector")
@@ -56,7 +57,7 @@ def retention(target: Target) -> Finding:
 
 def _tokens(target: Target, canary: str) -> tuple[int, ...]:
     """Some tokens that only the canary has, as the provider sees them at `open`; none if it shows none."""
-    reply = target.complete(f"Remember: {canary}", "open", tokens=1)
+    reply = target.complete(f"Remember: {canary}", OPEN, tokens=1)
     if reply.status != 200:
         return ()
     view = target.ask("GET", f"/v1/requests/{reply.document['id']}/view")

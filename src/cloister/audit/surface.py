@@ -58,13 +58,13 @@ def misspelt(target: Target) -> Finding:
     """A level that is misspelt must not be served at another one."""
     level = target.plain_levels[0]
     tries = {
-        "an unknown field": target.complete("Say a word.", level, tokens=1, protecton="isolated"),
+        "an unknown field": target.complete("Say a word.", level, tokens=1, protecton=level),
         "an unknown level": target.complete("Say a word.", "isolatd", tokens=1),
         "an unknown header": target.ask(
             "POST",
             COMPLETIONS,
             {"model": target.model["id"], "prompt": "Say a word.", "max_tokens": 1},
-            headers={"X-Cloister-Protecton": "isolated"},
+            headers={"X-Cloister-Protecton": level},
         ),
     }
     for name, reply in tries.items():
