@@ -386,4 +386,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = examples(60, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])
+TestEngineMachine.settings = examples(30, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])

@@ -181,7 +181,7 @@ NOTE = "Born {d:%s}, {a:%d} years old; seen {d:%s}, then {d:%s}, before May 5, 2
 @given(
     days, days, days, st.sampled_from(FORMS[:4]), st.sampled_from(FORMS), st.sampled_from(FORMS), st.integers(21, 79)
 )
-@examples(20)
+@examples(10)
 def test_each_member_of_a_pool_would_have_got_the_pool(
     born: date, one: date, other: date, first: str, second: str, third: str, age: int
 ) -> None:

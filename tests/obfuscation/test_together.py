@@ -79,13 +79,13 @@ def test_every_combination_that_goes_out_would_have_been_sent_with_the_same_othe
     """The adversary runs the sampler again, with the key, for each: it finds the same bands, and the same sets where a
     band has no more values than go out."""
     same = 0
-    for key, real in enumerate(random.Random(3).sample(PAIRS, 12)):
+    for key, real in enumerate(random.Random(3).sample(PAIRS, 6)):
         made = sent(real, key)
         again = [frozenset(sent(values, key)) for values in made]
         same += len({*again}) == 1
         columns = list(zip(*made, strict=True))
         assert all(len({*column}) == LAMBDA + 1 for column in columns), "no value is in two"
-    assert same > 8
+    assert same > 3
 
 
 def test_the_pool_of_combinations_is_the_same_for_each_of_its_members() -> None:

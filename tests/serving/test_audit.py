@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloister.audit import same_bits, tenants
 from cloister.keys import key_line
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run, run  # noqa: F401
@@ -19,6 +20,10 @@ TAKES_HARDWARE = {
     "audit: patch level by the node's own word",
     "from the log to the node",
 }
+FEWER = (
+    *((same_bits, "NEIGHBOURS", 2), (same_bits, "LONG_WORDS", 20), (same_bits, "NEIGHBOURS_TOKENS", 4)),
+    *((same_bits, "REPEATS", 1), (tenants, "TRIALS", 1), (tenants, "PREFIX_WORDS", 30)),
+)
 OPTIONS = ("--verify", "sample:0.1", "--prefix-policy", "partition", "--profile", "tenants", "--vault-kv-mib", "64")
 
 
@@ -34,6 +39,8 @@ def test_a_good_node_holds_what_it_promises(
     options = ("--model", str(short_folder.path), "--keys", str(tmp_path / "keys"), *OPTIONS)
     with running_server(tmp_path / "log", *options) as server:
         url = server.url()
+        for module, name, less in FEWER:
+            monkeypatch.setattr(module, name, less)
         monkeypatch.setenv("CLOISTER_API_KEY", keys["ann"])
         monkeypatch.setenv("CLOISTER_OTHER_API_KEY", keys["bob"])
         result = run("audit", url, "--allow-software-tee", "--json", "--pid", str(server.process.pid))
