@@ -85,7 +85,7 @@ class AuditedNode(FakeNode):
     async def _read(self, prompt: str) -> None:
         """The time that a text takes, unless it is found computed."""
         if "timing" not in self.flaws or prompt not in {known for _, known in self.found}:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
 
     def _cached(self, prompt: str, key: str) -> int:
         known = {text for _, text in self.found} if "usage" in self.flaws else set()

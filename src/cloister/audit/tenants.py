@@ -1,13 +1,11 @@
 """Attempts of one tenant on another. They need keys of two tenants."""
 
-from statistics import median
-
 from cloister.audit.finding import Finding, broken, held, not_tried, off
 from cloister.audit.target import Target, random_words
 
 TRIALS = 4
 PREFIX_WORDS = 120
-FASTER = 0.7  # of the time that a text takes which no one sent before
+FASTER = 0.7  # of the time that any text takes which no one sent before: what is found computed takes far less
 NEEDS_TWO = "This takes the keys of two tenants: set CLOISTER_OTHER_API_KEY."
 
 
@@ -39,7 +37,7 @@ def prefix_caching(target: Target) -> Finding:
                 if _cached(reply.document):
                     return broken(f"At {level} `usage` shows a tenant what another one alone sent.")
                 times.append(reply.first_s)
-        if max(known) < min(fresh) and median(known) < FASTER * median(fresh):
+        if max(known) < FASTER * min(fresh):
             return broken(f"At {level} the first token shows a tenant what another one alone sent.")
         reused += [level] if own else []
     if not reused:
