@@ -1,4 +1,4 @@
-"""`cloister audit` on a whole node with two tenants: nothing fails, and what is not tried takes hardware."""
+"""`cloister audit` on a whole node with two tenants: nothing fails, and what is not tried takes hardware or root."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cloister.audit import same_bits, tenants
+from cloister.audit import machine, same_bits, target, tenants
+from cloister.audit.ledger import LEDGER
 from cloister.keys import key_line
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run, run  # noqa: F401
@@ -20,6 +21,7 @@ TAKES_HARDWARE = {
     "audit: patch level by the node's own word",
     "from the log to the node",
 }
+TAKES_ROOT = {row.name for row in LEDGER if row.attempt.__module__ == machine.__name__}
 FEWER = (
     *((same_bits, "NEIGHBOURS", 2), (same_bits, "LONG_WORDS", 20), (same_bits, "NEIGHBOURS_TOKENS", 4)),
     *((same_bits, "REPEATS", 1), (tenants, "TRIALS", 3), (tenants, "PREFIX_WORDS", 30)),
@@ -27,12 +29,19 @@ FEWER = (
 OPTIONS = ("--verify", "sample:0.1", "--prefix-policy", "partition", "--profile", "tenants", "--vault-kv-mib", "64")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into a node's processes")
+AS_ROOT = (
+    pytest.mark.release,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into a node's processes"),
+)
+
+
+@pytest.mark.parametrize("as_root", [False, pytest.param(True, marks=AS_ROOT)], ids=["user", "root"])
 def test_a_good_node_holds_what_it_promises(
     tmp_path: Path,
     short_folder: ModelFolder,
     monkeypatch: pytest.MonkeyPatch,
     run: Run,  # noqa: F811
+    as_root: bool,
 ) -> None:
     keys = {"ann": "sk-of-ann-0123456789", "bob": "sk-of-bob-0123456789"}
     (tmp_path / "keys").write_text("\n".join(["[keys]", *(key_line(key, name) for name, key in keys.items())]))
@@ -43,8 +52,10 @@ def test_a_good_node_holds_what_it_promises(
             monkeypatch.setattr(module, name, less)
         monkeypatch.setenv("CLOISTER_API_KEY", keys["ann"])
         monkeypatch.setenv("CLOISTER_OTHER_API_KEY", keys["bob"])
-        result = run("audit", url, "--allow-software-tee", "--json", "--pid", str(server.process.pid))
+        monkeypatch.setattr(target, "find_controllers", lambda: [server.process.pid] if as_root else [])
+        result = run("audit", url, "--allow-software-tee", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)["rows"]}
     assert not {name: row["found"] for name, row in rows.items() if row["outcome"] == "FAIL"}
-    assert {name for name, row in rows.items() if row["outcome"] == "NOT TRIED"} == TAKES_HARDWARE, rows
+    untried = {name for name, row in rows.items() if row["outcome"] == "NOT TRIED"}
+    assert untried == TAKES_HARDWARE | (set() if as_root else TAKES_ROOT), rows
     assert result.exit_code == 3
