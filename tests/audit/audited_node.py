@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from cloister.audit.target import random_words
 from tests.attest.statements import SETTINGS
 from tests.client.fake_node import KEY, MODEL, FakeNode
@@ -45,6 +47,8 @@ class AuditedNode(FakeNode):
             return _json(200, {"data": [{"id": MODEL, "protection": table}]})
         if received.path != "/v1/completions" or received.method != "POST":
             return _json(404, {})
+        if key.startswith("PrivateToken") and "tokens" in self.flaws:
+            key = KEY
         if key not in (KEY, OTHER_KEY) and "keys" not in self.flaws:
             return _json(401, {})
         return await self._complete(received, key)
@@ -54,6 +58,10 @@ class AuditedNode(FakeNode):
         nonce = bytes.fromhex(asked.get("nonce", ""))
         if len(nonce) != 32:
             return _json(200 if "any nonce" in self.flaws else 400, {})
+        if "cloud" in self.flaws:
+            self.settings = replace(self.settings, cloud="c" * 64)
+        if "vault host" in self.flaws:
+            self.settings = replace(self.settings, vault_hosts=("elsewhere.example:7000",))
         if "settings" in self.flaws:
             self.started += 1
         return await super().handle(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from msgspec.structs import replace
 
 from cloister.audit import line, proof, same_bits, surface, tenants
 from cloister.audit.finding import Outcome
 from cloister.audit.ledger import Attempt
 from cloister.audit.target import Target
+from cloister.checks import Check, Verdict
+from cloister.checks import Outcome as CheckOutcome
 from tests.audit.conftest import Audited
 
 FLAWS: tuple[tuple[Attempt, str], ...] = (
@@ -63,6 +68,33 @@ def test_a_development_node_proves_no_machine(audited: Audited) -> None:
     target = audited()
     for attempt in (proof.firmware, proof.patch_level, proof.verifies):
         assert attempt(target).outcome is Outcome.NOT_TRIED
+
+
+PROOFS = ((proof.firmware, "launch"), (proof.patch_level, "tcb floor"), (proof.weights, "weights digest"))
+
+
+@pytest.mark.parametrize(("attempt", "name"), PROOFS, ids=lambda each: getattr(each, "__name__", each))
+@pytest.mark.parametrize("outcome", [CheckOutcome.PASS, CheckOutcome.FAIL, None])
+def test_what_hardware_or_a_policy_proves(
+    audited: Audited, attempt: Attempt, name: str, outcome: CheckOutcome | None
+) -> None:
+    """`None`: the check was not made."""
+    target = audited()
+    target.policy = replace(target.policy, weights=("00" * 32,))
+    checks = () if outcome is None else (Check(name, outcome),)
+    verdict = Verdict(checks, {"tee": "sev-snp"})
+    target.verification = dataclasses.replace(target.verification, verdict=verdict)
+    wanted = Outcome.PASS if outcome is CheckOutcome.PASS else Outcome.FAIL
+    assert attempt(target).outcome is wanted
+
+
+@pytest.mark.parametrize(("flaw", "outcome"), [("", Outcome.PASS), ("tokens", Outcome.FAIL)])
+def test_a_cloud_s_node_takes_no_made_up_token(audited: Audited, flaw: str, outcome: Outcome) -> None:
+    assert proof.node_choice(audited("cloud", flaw)).outcome is outcome
+
+
+def test_a_machine_with_vaults_must_prove_itself(audited: Audited) -> None:
+    assert proof.vault_hosts(audited("vault host")).outcome is Outcome.FAIL
 
 
 def test_one_node_chooses_nothing(audited: Audited) -> None:

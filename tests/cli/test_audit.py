@@ -51,4 +51,4 @@ def test_its_exit_code_is_the_worst_finding(
 
 def test_a_node_that_does_not_answer_is_an_error(run: Run) -> None:
     result = run("audit", "http://127.0.0.1:9", "--allow-software-tee")
-    assert result.exit_code == 1 and "does not answer" in result.stderr
+    assert result.exit_code == 2 and "does not answer" in result.stderr

@@ -136,6 +136,20 @@ def test_no_prompt_is_left_while_its_answer_comes(
     assert held_while_decoding(forgetful, path, body, secret) == 0
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway, path: str) -> None:
+    """The JSON parser takes strings in pieces of 16 bytes, and leaves on the stack the one in which a string ends."""
+    left = 0
+    with httpx.Client(base_url=forgetful.url, headers=KEY, timeout=60) as client:
+        for shift in range(16):
+            secret = f"canary-{'x' * shift}{secrets.token_hex(16)}"
+            one = {"prompt": secret} if path == COMPLETIONS else {}
+            body = {**saying(path, secret, protection="partitioned", max_tokens=1), **one}
+            assert client.post(path, json=body).status_code == 200
+            left += forgetful.holds(secret[-10:])
+    assert left == 0
+
+
 async def test_a_choice_refused_while_another_is_answered_leaves_nothing(
     http: httpx.AsyncClient, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

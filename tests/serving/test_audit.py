@@ -20,6 +20,7 @@ TAKES_HARDWARE = {
     "audit: firmware tables that are not measured",
     "audit: patch level by the node's own word",
     "from the log to the node",
+    "quantisation",  # takes a policy that pins weights
 }
 TAKES_ROOT = {row.name for row in LEDGER if row.attempt.__module__ == machine.__name__}
 FEWER = (

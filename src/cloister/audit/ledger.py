@@ -173,7 +173,14 @@ LEDGER = (
         "access/test_node_choice.py",
         proof.node_choice,
     ),
-    Row("instance flip", "T", "make a bad node the one that is chosen", "relay.py", "test_relay.py", _ONE_NODE),
+    Row(
+        "instance flip",
+        "T",
+        "make a bad node the one that is chosen",
+        "access/node_choice.py",
+        "access/test_node_choice.py",
+        _ONE_NODE,
+    ),
     Row(
         "profiling",
         "P",
@@ -188,7 +195,7 @@ LEDGER = (
         "serve a worse model under the same name",
         "models/weights.py",
         "controller/test_evidence.py",
-        proof.settings_frozen,
+        proof.weights,
     ),
     # What published audits of private clouds found, tried here.
     Row(
@@ -245,7 +252,7 @@ LEDGER = (
         "S",
         "read another tenant's view",
         "gateway/routes.py",
-        "gateway/test_limits.py",
+        "gateway/test_views.py",
         tenants.views,
     ),
     Row(
@@ -269,7 +276,7 @@ LEDGER = (
         "E",
         "be served at another level than was meant",
         "gateway/schema.py",
-        "gateway/test_limits.py",
+        "gateway/test_protection.py",
         surface.misspelt,
     ),
     Row(

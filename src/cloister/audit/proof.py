@@ -1,6 +1,7 @@
 """Attempts on evidence: an old answer, another's nonce, words that no hardware signed."""
 
 import secrets
+from base64 import urlsafe_b64encode
 from datetime import UTC, datetime
 
 from cloister.attest.evidence import NONCE_BYTES, read_statement
@@ -10,6 +11,7 @@ from cloister.audit.target import Target
 from cloister.client.verification import ENDPOINT, ask_for_evidence
 from cloister.errors import CloisterError
 
+TOKEN_TYPE, TOKEN_BYTES = b"\x00\x02", 352  # RFC 9578 §6: blind RSA; nonce, challenge, key id, 2048 bits of signature
 NO_TEE = "The node has no TEE (tee: none): there is only its word."
 
 
@@ -41,14 +43,21 @@ def settings_frozen(target: Target) -> Finding:
     return held("Three answers state one hash of settings and one digest of weights.")
 
 
+def weights(target: Target) -> Finding:
+    """The model that answers is the one whose digest the user pinned."""
+    if target.policy.weights is None:
+        return not_tried("The policy names no weights; `cloister verify` shows the digest to pin.")
+    if _fails(target, "weights digest"):
+        return broken("The node serves other weights than the policy names.")
+    return held("The weights' digest is one that the policy names.")
+
+
 def firmware(target: Target) -> Finding:
     """ACPI tables, firmware and kernel are in the launch measurement, or a policy cannot name them."""
     tee = _tee(target)
     if tee == "none":
         return not_tried(NO_TEE)
-    checks = {check.name: check for check in target.verification.verdict.checks}
-    launch = checks.get("launch")
-    if launch is None or not launch.holds:
+    if _fails(target, "launch"):
         return broken("The launch of the machine is not one that the policy names.")
     return held("The launch measurement is one that the policy names.")
 
@@ -82,7 +91,8 @@ def node_choice(target: Target) -> Finding:
     stated = read_statement(ask_for_evidence(target.address, secrets.token_bytes(NONCE_BYTES), 0).statement)
     if not stated.settings.cloud:
         return off("One node: its users chose it by its address, and nothing routes their requests.")
-    made_up = {"Authorization": f"PrivateToken token={secrets.token_urlsafe(354)}"}
+    token = urlsafe_b64encode(TOKEN_TYPE + secrets.token_bytes(TOKEN_BYTES)).decode()
+    made_up = {"Authorization": f'PrivateToken token="{token}"'}
     body = {"model": target.model["id"], "prompt": "Say a word.", "max_tokens": 1}
     if target.ask("POST", "/v1/completions", body, key="", headers=made_up).status != 401:
         return broken("A made-up token pays for a request.")
@@ -101,6 +111,11 @@ def verifies(target: Target) -> Finding:
     if target.policy.allow_software_tee and _tee(target) == "none":
         return not_tried(f"It passes as a development node. {NO_TEE}")
     return held("Evidence, release and settings pass the policy.")
+
+
+def _fails(target: Target, name: str) -> bool:
+    """A check that was not made does not hold."""
+    return not any(check.holds for check in target.verification.verdict.checks if check.name == name)
 
 
 def _tee(target: Target) -> str:

@@ -9,13 +9,14 @@ import typer
 
 from cloister.cli.options import FAILURE_EXIT, INCOMPLETE_EXIT, NodePolicy, node_url, plain, settings_command
 from cloister.config import DEVELOPMENT_KEY, option
-from cloister.errors import SetupError
+from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
     from cloister.audit.ledger import Audited
     from cloister.audit.target import Target
 
 KEY, OTHER_KEY = "CLOISTER_API_KEY", "CLOISTER_OTHER_API_KEY"
+UNREACHABLE = 2
 _COLOURS = {"PASS": "green", "FAIL": "red", "OFF": "dim", "NOT TRIED": "yellow"}
 
 
@@ -38,7 +39,7 @@ def audit(options: AuditOptions) -> None:
     Exit code: 0 all was tried and nothing failed, 1 something failed, 3 something was not tried, 2 no answer.
 
     Examples:
-      cloister audit --allow-software-tee
+      cloister audit http://127.0.0.1:8000 --allow-software-tee
       CLOISTER_API_KEY=… CLOISTER_OTHER_API_KEY=… cloister audit https://node.example --policy policy.toml
       cloister audit https://node.example --policy policy.toml --json
     """
@@ -55,12 +56,15 @@ def audit(options: AuditOptions) -> None:
     target.pid = _controller(options, target)
     rows = []
     try:
-        assert target.model, "a node that does not answer is an error, before all attempts"
+        assert target.model, "asked before all attempts"
         with Progress(console=error_console(), transient=True) as progress:
             task = progress.add_task("Trying…", total=len(LEDGER))
             for row in attempts(target):
                 rows.append(row)
                 progress.update(task, advance=1, description=f"Tried: {row.row.name}")
+    except ServiceUnavailable as gone:  # later, an attempt without an answer is one that was not tried
+        typer.secho(f"Error: {gone}", fg="red", err=True)
+        raise typer.Exit(UNREACHABLE) from None
     finally:
         target.close()
     counts = Counter(str(row.finding.outcome) for row in rows)
