@@ -27,7 +27,7 @@ def fetch_kernels() -> None:
 
 def built_libraries() -> dict[Path, str]:
     kinds = (True, False) if has_two() else (True,)
-    return {build_library(tiles=tiles): built_with(tiles=tiles) for tiles in kinds}
+    return {build_library(tiles=tiles): built_with(tiles=tiles) for tiles in kinds} | find.write_kernels()
 
 
 def choose_device(settings: EngineSettings) -> Device:

@@ -145,12 +145,14 @@ class ReleaseCode:
         if self.hashes.get(path) != hash_of(path):
             refuse(f"{path} is not of the release.")
 
-    def check_kernels(self, library: bytes) -> None:
-        if hashlib.sha256(library).hexdigest() not in self.kernels:
-            refuse(
-                "The kernels' library in the cache folder is none that the release names.",
-                "Remove it, and it is built again; another compiler or processor gives another one.",
-            )
+    def kernels_among(self, libraries: Iterable[bytes]) -> bytes:
+        for library in libraries:
+            if hashlib.sha256(library).hexdigest() in self.kernels:
+                return library
+        refuse(
+            "No kernels in the cache folder are the release's.",
+            "`cloister release lock` builds this machine's kernels there; a release must name them.",
+        )
 
     def install(self, path: list[str]) -> None:
         code = self

@@ -55,18 +55,28 @@ def test_a_compiler_that_fails_leaves_nothing_behind(own_cache: Path, monkeypatc
 
 
 @needs_compiler
-def test_what_was_measured_is_what_runs(built: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_release_its_kernels_alone_run_and_no_compiler(
+    built: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file in the cache folder is anybody's: it counts while it is read, and a release names what it may be."""
     file = own_cache / "kernels" / built.name
     file.parent.mkdir()
     shutil.copyfile(built, file)
+    other = file.with_name(f"{file.stem[:-16]}{'0' * 16}.so")
+    other.write_bytes(b"another compiler's")
     held = ReleaseCode.__new__(ReleaseCode)
     held.kernels = {hashlib.sha256(file.read_bytes()).hexdigest(): library.built_with()}
     monkeypatch.setattr("cloister.process.release_code.running", held)
+    monkeypatch.setattr(
+        library, "find_compiler", lambda: pytest.fail("looks for a compiler")
+    )
     library.open_library()
     mapped = {path for path, _ in mapped_files()}
     assert str(file) not in mapped and any(path.startswith("/memfd:cloister-kernels") for path in mapped)
     library.open_library.cache_clear()
     file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(SystemExit):
+        library.open_library()
+    file.unlink()
     with pytest.raises(SystemExit):
         library.open_library()

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cloister.config import cache_folder
+from cloister.compute.prebuilt import kernels_folder, kernels_of_release
 from cloister.cores import usable_cores
 from cloister.errors import SetupError
 from cloister.process import interpreter
@@ -164,7 +164,8 @@ def build_library(*, tiles: bool = True) -> Path:
     """`tiles=False` leaves the AMX registers alone."""
     compiler, flags = _needed_compiler(), _flags(tiles)
     folder = Path(__file__).parent
-    library = cache_folder() / "kernels" / f"native-{_fingerprint(folder, compiler, flags)}.so"
+    name = f"native-{_processor(tiles)}-{_fingerprint(folder, compiler, flags)}.so"
+    library = kernels_folder() / name
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         _compile(compiler, flags, folder / "native.c", library)
@@ -218,6 +219,11 @@ def _fingerprint(folder: Path, compiler: list[str], flags: tuple[str, ...]) -> s
     return digest.hexdigest()[:16]
 
 
+def _processor(tiles: bool) -> str:
+    """Libraries for one kind of processor have it in their names: no compiler is needed to find them."""
+    return hashlib.sha256(repr((_flags(tiles), _processor_features())).encode()).hexdigest()[:8]
+
+
 def _processor_features() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -229,10 +235,8 @@ def _processor_features() -> str:
 @cache
 def open_library(*, tiles: bool = True) -> ctypes.CDLL:
     """Read once: a process forked later has the code, whatever became of the file."""
-    code = build_library(tiles=tiles).read_bytes()
-    if (release := interpreter.running()) is not None:
-        release.check_kernels(code)
-    memory = _sealed(code)
+    released = kernels_of_release(f"native-{_processor(tiles)}-*.so")
+    memory = _sealed(build_library(tiles=tiles).read_bytes() if released is None else released)
     try:
         return ctypes.CDLL(f"/proc/self/fd/{memory}")
     finally:

@@ -13,7 +13,9 @@ from typing import NoReturn
 import msgspec
 import torch
 
+from cloister.compute.prebuilt import kernels_folder, kernels_of_release
 from cloister.errors import where_raised
+from cloister.files import make_folder, write_whole
 
 SOURCES = ("common.cuh", "stage.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
 DIMS = (64, 128)  # widths of heads that the kernels are compiled for
@@ -32,6 +34,23 @@ def compiled(arch: str, dim: int) -> bytes:
     return bytes(Program(source(), "c++", options).compile("cubin").code)
 
 
+def kernels(arch: str, dim: int) -> bytes:
+    """Compiled here, or, under a release, before."""
+    released = kernels_of_release(f"gpu-{arch}-{dim}.cubin")
+    return compiled(arch, dim) if released is None else released
+
+
+def write_kernels() -> dict[Path, str]:
+    """Into the cache folder, for a release to name: each with what built it. Nothing without a GPU."""
+    written = {}
+    for dim, code in find().code.items():
+        file = kernels_folder() / f"gpu-{find().architecture}-{dim}.cubin"
+        make_folder(file.parent)
+        write_whole(file, code)
+        written[file] = f"NVRTC {torch.version.cuda} | {find().architecture} | DIM={dim}"
+    return written
+
+
 LEAST_CAPABILITY = (9, 0)
 CONTROL, DEVICES = "/dev/nvidiactl", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")
 _GPU = "cloister.compute.gpu"
@@ -40,6 +59,7 @@ _LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.device")
 
 class Found(msgspec.Struct, frozen=True):
     refusal: str = ""
+    architecture: str = ""
     code: dict[int, bytes] = {}
 
 
@@ -95,8 +115,11 @@ def ask() -> Found:
         return Found("This machine has no NVIDIA GPU that CUDA can use.")
     if why := too_old(torch.cuda.get_device_capability()):
         return Found(why)
-    major, minor = torch.cuda.get_device_capability()
-    return Found(code={dim: compiled(architecture(major, minor), dim) for dim in DIMS})
+    arch = architecture(*torch.cuda.get_device_capability())
+    try:
+        return Found(architecture=arch, code={dim: kernels(arch, dim) for dim in DIMS})
+    except SystemExit:
+        return Found("The release names no kernels for this GPU.")
 
 
 def architecture(major: int, minor: int) -> str:
