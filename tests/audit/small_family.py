@@ -6,10 +6,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
+import signal
+import socket
 import sys
+from typing import Any
 
 libc = ctypes.CDLL(None)
-kept: list[bytes] = []
+kept: list[Any] = []
 PR_SET_NAME, CLONE_NEWNET = 15, 0x40000000
 
 
@@ -27,16 +31,33 @@ def main(flaws: list[str]) -> None:
         if "writes" in flaws:
             os.open(os.environ["TO_WRITE"], os.O_WRONLY | os.O_CREAT)
         if "code" in flaws:
-            kept.append(mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC))  # type: ignore[arg-type]
+            kept.append(mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC))
+        if "listens" in flaws:
+            kept.append(socket.create_server(("127.0.0.1", 0)))
+        if "answers packets" in flaws:
+            kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            kept[-1].bind(("127.0.0.1", 0))
+        if "listens locally" in flaws:
+            kept.append(socket.socket(socket.AF_UNIX))
+            kept[-1].bind(f"\0cloister-audit-{os.getpid()}")
+            kept[-1].listen()
+        if "catches" in flaws:
+            signal.signal(signal.SIGUSR1, lambda *_: None)
+        most = resource.RLIM_INFINITY if "dumps" in flaws else 0
+        resource.setrlimit(resource.RLIMIT_CORE, (most, most))
         os.write(1, b"up\n")
         buffer = bytearray(4096)
         while count := os.readv(come, [buffer]):
             if "keeps" in flaws:
                 kept.append(bytes(buffer[:count]))
+            if "logs" in flaws:
+                with open(os.environ["TO_WRITE"], "wb") as file:
+                    file.write(buffer[:count])
             ctypes.memset((ctypes.c_char * len(buffer)).from_buffer(buffer), 0, len(buffer))
             os.write(1, b"taken\n")
         os._exit(0)
     name(b"cl-controller")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.close(come)
     buffer = bytearray(4096)
     while count := os.readv(0, [buffer]):

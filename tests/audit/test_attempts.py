@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import httpx2
 import pytest
 from msgspec.structs import replace
+from openai import APIError
 
 from cloister.audit import line, proof, same_bits, surface, tenants
 from cloister.audit.finding import Outcome
@@ -13,7 +15,9 @@ from cloister.audit.ledger import Attempt
 from cloister.audit.target import Target
 from cloister.checks import Check, Verdict
 from cloister.checks import Outcome as CheckOutcome
+from cloister.errors import CloisterError
 from tests.audit.conftest import Audited
+from tests.client.fake_node import MODEL
 
 FLAWS: tuple[tuple[Attempt, str], ...] = (
     (same_bits.batching, "neighbours"),
@@ -70,6 +74,8 @@ def test_a_development_node_proves_no_machine(audited: Audited) -> None:
         assert attempt(target).outcome is Outcome.NOT_TRIED
 
 
+ALONE = (line.tls_ended, line.altered, proof.verifies, proof.node_choice, proof.vault_hosts)
+"""Attempts that a test of their own below makes succeed."""
 PROOFS = ((proof.firmware, "launch"), (proof.patch_level, "tcb floor"), (proof.weights, "weights digest"))
 
 
@@ -97,6 +103,35 @@ def test_a_machine_with_vaults_must_prove_itself(audited: Audited) -> None:
     assert proof.vault_hosts(audited("vault host")).outcome is Outcome.FAIL
 
 
+def in_the_clear(passing: line.Line, target: Target, prompt: str) -> str:
+    """A client without a channel."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+    url = f"http://127.0.0.1:{passing.port}/v1/completions"
+    httpx2.post(url, json=body, headers={"Authorization": f"Bearer {target.key}"})
+    return ""
+
+
+def test_a_client_that_gives_up_its_channel_is_found(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed, target = line._ask_through, audited()
+
+    def falls_back(passing: line.Line, target: Target, prompt: str) -> str:
+        try:
+            return sealed(passing, target, prompt)
+        except (APIError, CloisterError):
+            return in_the_clear(passing, target, prompt)
+
+    monkeypatch.setattr(line, "_ask_through", falls_back)
+    assert line.altered(target).outcome is Outcome.FAIL
+    monkeypatch.setattr(line, "_ask_through", in_the_clear)
+    assert line.tls_ended(target).outcome is Outcome.FAIL
+
+
+def test_a_node_that_does_not_pass_the_policy_fails(audited: Audited) -> None:
+    target = audited()
+    target.policy = replace(target.policy, allow_software_tee=False)
+    assert proof.verifies(target).outcome is Outcome.FAIL
+
+
 def test_one_node_chooses_nothing(audited: Audited) -> None:
     target = audited()
     assert proof.node_choice(target).outcome is proof.vault_hosts(target).outcome is Outcome.OFF
@@ -109,10 +144,10 @@ def test_a_client_that_seals_nothing_is_seen(audited: Audited, monkeypatch: pyte
         return ""
 
     monkeypatch.setattr(line, "_ask_through", in_the_clear)
-    assert line.tls_ended(audited()).outcome is Outcome.FAIL
+    assert line.tls_ended(target).outcome is Outcome.FAIL
 
 
 def test_a_request_that_can_be_changed_is_seen(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
     plainly = line.Line.__init__
     monkeypatch.setattr(line.Line, "__init__", lambda self, address, *, flip: plainly(self, address, flip=False))
-    assert line.altered(audited()).outcome is Outcome.FAIL
+    assert line.altered(target).outcome is Outcome.FAIL

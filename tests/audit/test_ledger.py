@@ -11,6 +11,7 @@ from cloister.audit.finding import Finding, Outcome, held
 from cloister.audit.ledger import LEDGER, Row, audit
 from cloister.audit.target import Target
 from cloister.errors import ServiceUnavailable
+from tests.audit import test_attempts, test_machine
 from tests.audit.conftest import Audited
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,13 @@ def test_every_row_names_what_is_there() -> None:
     assert not [row.name for row in LEDGER if not (ROOT / "src/cloister" / row.mitigation).is_file()]
     assert not [row.name for row in LEDGER if not (ROOT / "tests" / row.test).is_file()]
     assert not [row.name for row in LEDGER if set(row.endangers) - set("SEPTV")]
+
+
+def test_every_attempt_is_made_to_succeed_in_a_test() -> None:
+    """Those of rows that name something absent attempt nothing."""
+    tables = (*test_attempts.FLAWS, *test_attempts.PROOFS, *test_machine.ATTEMPTS)
+    tried = {*(attempt for attempt, _ in tables), *test_attempts.ALONE, *test_machine.ALONE}
+    assert {row.attempt for row in LEDGER if row.attempt.__name__ != "<lambda>"} == tried
 
 
 def test_all_five_requirements_have_rows() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
-from cloister.audit import machine
+from cloister.audit import doors, machine
 from cloister.audit.finding import Outcome
 from cloister.audit.ledger import Attempt
 from cloister.audit.target import Reply, Target
@@ -51,6 +51,7 @@ Started = Callable[..., Family]
 @pytest.fixture
 def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     monkeypatch.setattr(machine, "FORGOTTEN_AFTER_S", 0.0)
+    monkeypatch.setattr(machine, "KEPT_IN", (str(tmp_path),))
     with ExitStack() as stack:
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
@@ -75,10 +76,19 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]
 
 ATTEMPTS = (
     (machine.retention, "keeps"),
+    (machine.retention, "logs"),
     (machine.offloading, "writes"),
     (machine.network, "network"),
     (machine.writable_code, "code"),
+    (doors.sockets, "listens"),
+    (doors.sockets, "answers packets"),
+    (doors.sockets, "listens locally"),
+    (doors.signals, "catches"),
+    (doors.dumps, "dumps"),
 )
+
+
+ALONE = (machine.other_users, machine.environment)
 
 
 @pytest.mark.parametrize(("attempt", "flaw"), ATTEMPTS, ids=lambda each: getattr(each, "__name__", each))

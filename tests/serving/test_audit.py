@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.audit import machine, same_bits, target, tenants
+from cloister.audit import doors, machine, same_bits, target, tenants
 from cloister.audit.ledger import LEDGER
 from cloister.keys import key_line
 from cloister.models.source import ModelFolder
@@ -22,7 +22,7 @@ TAKES_HARDWARE = {
     "from the log to the node",
     "quantisation",  # takes a policy that pins weights
 }
-TAKES_ROOT = {row.name for row in LEDGER if row.attempt.__module__ == machine.__name__}
+TAKES_ROOT = {row.name for row in LEDGER if row.attempt.__module__ in (machine.__name__, doors.__name__)}
 FEWER = (
     *((same_bits, "NEIGHBOURS", 2), (same_bits, "LONG_WORDS", 20), (same_bits, "NEIGHBOURS_TOKENS", 4)),
     *((same_bits, "REPEATS", 1), (tenants, "TRIALS", 3), (tenants, "PREFIX_WORDS", 30)),

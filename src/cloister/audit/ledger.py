@@ -5,7 +5,7 @@ stands against it, its test, and the attempt that tells whether that holds at a 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cloister.audit import line, machine, proof, same_bits, surface, tenants
+from cloister.audit import doors, line, machine, proof, same_bits, surface, tenants
 from cloister.audit.finding import Finding, not_tried, off
 from cloister.audit.target import Target
 from cloister.errors import CloisterError
@@ -310,6 +310,30 @@ LEDGER = (
         "gateway/app.py",
         "gateway/test_operations.py",
         surface.privileged,
+    ),
+    Row(
+        "one door",
+        "P",
+        "connect to a socket that is not the API's",
+        "gateway/port.py",
+        "audit/test_machine.py",
+        doors.sockets,
+    ),
+    Row(
+        "no signal that widens access",
+        "P",
+        "send a signal that profiles, dumps or reopens",
+        "process/entry.py",
+        "audit/test_machine.py",
+        doors.signals,
+    ),
+    Row(
+        "no core dumps",
+        "SP",
+        "crash a process and read what it held",
+        "process/hardening.py",
+        "process/test_hardening.py",
+        doors.dumps,
     ),
     Row(
         "no memory for other users of the machine",

@@ -99,10 +99,10 @@ def tls_ended(target: Target) -> Finding:
         except (APIError, CloisterError) as wrong:
             return not_tried(f"No sealed answer came ({type(wrong).__name__}).")
         seen, sealed = bytes(line.seen), line.sealed
-    if not sealed:
-        return not_tried("No sealed request passed.")
     if any(word.encode() in seen for word in canary.split()):
         return broken("Words of the prompt pass readable.")
+    if not sealed:
+        return not_tried("No sealed request passed.")
     if any(answer[at : at + PIECE].encode() in seen for at in range(len(answer) - PIECE + 1)):
         return broken("Words of the answer pass readable.")
     if target.key.encode() in seen:

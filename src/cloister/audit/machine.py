@@ -7,33 +7,30 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
-from time import sleep
+from time import sleep, time
 
 from cloister.audit.finding import Finding, broken, held, not_tried, off
 from cloister.audit.memory import Search, memory_files_of, start_of, stopped
 from cloister.audit.needles import Secret
-from cloister.audit.target import Target, random_words
+from cloister.audit.target import Target, random_words, takes_root
+from cloister.config import cache_folder, data_folder
 from cloister.levels import OPEN
 
-NEEDS_ROOT = "This takes root on the node's machine (`--pid` where several nodes run there)."
 SEALED = ("cl-vault", "cl-service", "cl-attention", "cl-sealed-api", "cl-detector")
 ENVIRONMENT = ("LD_", "PYTHON", "CLOISTER_", "HTTP_PROXY", "HTTPS_PROXY", "SSL_")
 CLONE_NEWNET = 0x40000000
 ANOTHER_USER = 65533  # not the one that the gateway becomes
 FORGOTTEN_AFTER_S = 12.0  # a view is kept for ten seconds after an answer's end
 TOKENS = 4
+KEPT_IN = ("/var/log", "/run/log", "/tmp", "/var/tmp", "/var/lib/cloister", "/var/cache/cloister")
+MOST_BYTES = 1 << 28  # of a file
 
 
-def _is_within_reach(target: Target) -> bool:
-    return target.pid is not None and os.geteuid() == 0
-
-
+@takes_root
 def retention(target: Target) -> Finding:
     """A canary in a prompt at each level; after the answers, every process, link and written file is searched. The
     node is stopped while its memory is read. A search that misses what is in this process is no search."""
-    if not _is_within_reach(target):
-        return not_tried(NEEDS_ROOT)
-    canary = random_words(4)
+    canary, begun = random_words(4), time()
     secret = Secret(canary, _tokens(target, canary))
     for level in target.plain_levels:
         if target.complete(f"Remember: {canary}", level, tokens=TOKENS).status != 200:
@@ -52,7 +49,11 @@ def retention(target: Target) -> Finding:
             kept += [str(file) for file in _written(pid) if secret.found_in(_content(file))]
             if kept or secret.found_in(start_of(pid)):
                 return broken(f"{name} has a prompt's words in {kept[0] if kept else 'its arguments or environment'}.")
-    return held(f"After answers at {', '.join(target.plain_levels)}, {len(family)} processes keep no word or token.")
+    changed = list(_changed_since(begun))
+    if kept := [str(file) for file in changed if secret.found_in(_content(file))]:
+        return broken(f"A prompt's words are in {kept[0]}.")
+    levels = ", ".join(target.plain_levels)
+    return held(f"After answers at {levels}, {len(family)} processes and {len(changed)} files keep no word or token.")
 
 
 def _tokens(target: Target, canary: str) -> tuple[int, ...]:
@@ -65,9 +66,22 @@ def _tokens(target: Target, canary: str) -> tuple[int, ...]:
     return tuple(tokens[-12:-4])
 
 
+def _changed_since(moment: float) -> Iterator[Path]:
+    """Files of logs, journals, temporary and data folders."""
+    for folder in {*map(Path, KEPT_IN), cache_folder(), data_folder()}:
+        for within, _, names in os.walk(folder):
+            for name in names:
+                with suppress(OSError):
+                    path = Path(within, name)
+                    status = path.lstat()
+                    if S_ISREG(status.st_mode) and status.st_mtime >= moment:
+                        yield path
+
+
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES)
     except OSError:
         return b""
 
@@ -83,10 +97,9 @@ def _written(pid: int) -> Iterator[Path]:
                 yield path
 
 
+@takes_root
 def offloading(target: Target) -> Finding:
     """No part of a prompt goes to a disk: no sealed process has a file to write to, or a page in swap."""
-    if not _is_within_reach(target):
-        return not_tried(NEEDS_ROOT)
     sealed = _sealed(target)
     for pid, name in sealed.items():
         if files := [path for path in _written(pid) if not str(path).startswith(("/memfd:", "/dev/"))]:
@@ -102,10 +115,9 @@ def _sealed(target: Target) -> dict[int, str]:
     return {pid: name for pid, name in target.processes().items() if name in SEALED}
 
 
+@takes_root
 def environment(target: Target) -> Finding:
     """Nothing that was set from outside, and could change what runs, is in a sealed process's environment."""
-    if not _is_within_reach(target):
-        return not_tried(NEEDS_ROOT)
     for pid, name in _sealed(target).items():
         for entry in Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"):
             variable = entry.partition("=")[0]
@@ -126,10 +138,9 @@ def _in_child(attempt: Callable[[], bool]) -> bool | None:
     return {0: True, 1: False}.get(os.waitstatus_to_exitcode(status))
 
 
+@takes_root
 def network(target: Target) -> Finding:
     """From within the network that a sealed process has, nothing can be reached, not even the node itself."""
-    if not _is_within_reach(target):
-        return not_tried(NEEDS_ROOT)
     reached = [pid for pid in _sealed(target) if _in_child(lambda pid=pid: _connects(pid, target))]  # type: ignore[misc]
     if reached:
         return broken(f"{_sealed(target).get(reached[0], 'A sealed process')} reaches the node's own port.")
@@ -145,10 +156,9 @@ def _connects(pid: int, target: Target) -> bool:
     return False
 
 
+@takes_root
 def other_users(target: Target) -> Finding:
     """Another user of the machine reads no memory of the node."""
-    if not _is_within_reach(target):
-        return not_tried(NEEDS_ROOT)
     family = target.processes()
     readable = [pid for pid in family if _in_child(lambda pid=pid: _reads(pid)) is not False]  # type: ignore[misc]
     if readable:
@@ -167,10 +177,9 @@ def _reads(pid: int) -> bool:
         return False
 
 
+@takes_root
 def writable_code(target: Target) -> Finding:
     """No code can be made in a sealed process: no page of it is both writable and executable."""
-    if not _is_within_reach(target):
-        return not_tried(NEEDS_ROOT)
     for pid, name in _sealed(target).items():
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             rights = line.split()[1]

@@ -1,12 +1,13 @@
 """The node that is audited, as its users reach it, and its processes where they run on this machine."""
 
+import os
 import secrets
 import string
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from threading import Event, Semaphore
 from time import monotonic
@@ -16,6 +17,7 @@ import httpx2
 
 from cloister.addresses import HttpAddress, is_loopback
 from cloister.attest.policy import Policy
+from cloister.audit.finding import Finding, not_tried
 from cloister.client.verification import Verification, examine, tls_to
 from cloister.errors import ServiceUnavailable
 from cloister.levels import LEVELS, Reader
@@ -149,6 +151,18 @@ class Target:
 def together(*tasks: Callable[[], _Result]) -> list[_Result]:
     with ThreadPoolExecutor(max(1, len(tasks))) as pool:
         return list(pool.map(lambda task: task(), tasks))
+
+
+def takes_root(attempt: Callable[[Target], Finding]) -> Callable[[Target], Finding]:
+    """Not tried without the right to look into the node's processes."""
+
+    @wraps(attempt)
+    def tried(target: Target) -> Finding:
+        if target.pid is None or os.geteuid() != 0:
+            return not_tried("This takes root on the node's machine (`--pid` where several nodes run there).")
+        return attempt(target)
+
+    return tried
 
 
 def name_of(pid: int) -> str:

@@ -67,9 +67,7 @@ def test_under_a_release_its_kernels_alone_run_and_no_compiler(
     held = ReleaseCode.__new__(ReleaseCode)
     held.kernels = {hashlib.sha256(file.read_bytes()).hexdigest(): library.built_with()}
     monkeypatch.setattr("cloister.process.release_code.running", held)
-    monkeypatch.setattr(
-        library, "find_compiler", lambda: pytest.fail("looks for a compiler")
-    )
+    monkeypatch.setattr(library, "find_compiler", lambda: pytest.fail("looks for a compiler"))
     library.open_library()
     mapped = {path for path, _ in mapped_files()}
     assert str(file) not in mapped and any(path.startswith("/memfd:cloister-kernels") for path in mapped)
