@@ -137,17 +137,7 @@ def test_one_node_chooses_nothing(audited: Audited) -> None:
     assert proof.node_choice(target).outcome is proof.vault_hosts(target).outcome is Outcome.OFF
 
 
-def test_a_client_that_seals_nothing_is_seen(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_the_clear(line: line.Line, target: Target, prompt: str) -> str:
-        line.sealed += 1
-        line.seen += prompt.encode()
-        return ""
-
-    monkeypatch.setattr(line, "_ask_through", in_the_clear)
-    assert line.tls_ended(target).outcome is Outcome.FAIL
-
-
 def test_a_request_that_can_be_changed_is_seen(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
     plainly = line.Line.__init__
     monkeypatch.setattr(line.Line, "__init__", lambda self, address, *, flip: plainly(self, address, flip=False))
-    assert line.altered(target).outcome is Outcome.FAIL
+    assert line.altered(audited()).outcome is Outcome.FAIL

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cloister.audit import ledger
+from cloister.audit import ledger, page
 from cloister.audit.finding import Finding, Outcome, held
-from cloister.audit.ledger import LEDGER, Row, audit
+from cloister.audit.ledger import LEDGER, Absent, Row, audit
 from cloister.audit.target import Target
 from cloister.errors import ServiceUnavailable
 from tests.audit import test_attempts, test_machine
@@ -39,7 +39,17 @@ def test_every_attempt_is_made_to_succeed_in_a_test() -> None:
     """Those of rows that name something absent attempt nothing."""
     tables = (*test_attempts.FLAWS, *test_attempts.PROOFS, *test_machine.ATTEMPTS)
     tried = {*(attempt for attempt, _ in tables), *test_attempts.ALONE, *test_machine.ALONE}
-    assert {row.attempt for row in LEDGER if row.attempt.__name__ != "<lambda>"} == tried
+    assert {row.attempt for row in LEDGER if not isinstance(row.attempt, Absent)} == tried
+
+
+def test_the_page_shows_this_ledger() -> None:
+    """If it differs: `python -m cloister.audit.page`."""
+    assert page.FILE.read_bytes() == page.written()
+
+
+def test_the_page_tries_what_takes_no_second_tenant_and_no_root() -> None:
+    tried = {row["name"] for row in page.shown() if row["tries"]}
+    assert tried >= {"priority scheduling", "keys alone open the API", "no interface that widens access"}
 
 
 def test_all_five_requirements_have_rows() -> None:

@@ -54,6 +54,7 @@ class Stub:
     default: str | None = "partitioned"
     missing_layers: tuple[str, ...] = ()
     view: dict[str, Any] | None = None  # the provider's account of the answer that comes; None: it has none
+    flaws: set[str] = field(default_factory=set)  # paths and fields that it serves, and should not
     views_asked: int = 0
     ended_sessions: list[str] = field(default_factory=list)
     answers: list[list[Step] | Refusal] = field(default_factory=list)
@@ -126,7 +127,13 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
             kind = "text/javascript" if file.suffix == ".js" else mimetypes.guess_type(name)[0]
             self.send(200, str(kind), file.read_bytes())
 
+        def do_PUT(self) -> None:
+            self.send_json(405, {})
+
         def do_DELETE(self) -> None:
+            if not self.path.startswith("/v1/sessions/"):
+                self.send_json(404, {})
+                return
             if self.headers.get("Authorization") == f"Bearer {KEY}":
                 stub.ended_sessions.append(unquote(self.path.removeprefix("/v1/sessions/")))
             self.send_response(204)
@@ -134,6 +141,11 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if not self.path.endswith("/chat/completions"):  # what an audit tries
+                served = stub.flaws & {self.path, *(body or ())}
+                known = self.path == "/v1/evidence" or self.headers.get("Authorization") == f"Bearer {KEY}"
+                self.send_json(200 if served else 400 if known else 401, {})
+                return
             stub.bodies.append(body)
             if self.headers.get("Authorization") != f"Bearer {KEY}":
                 self.refuse(Refusal(401, "invalid_api_key", "This API key is not known here."))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloister.audit.page import shown
 from tests.browser.chromium import opened_page
 from tests.browser.stub_server import BROKEN, LEVELS, Gate, Stub
 
@@ -541,6 +543,44 @@ def test_every_control_has_a_name_and_landmarks_are_there(page: Page, stub: Stub
     expect(page.get_by_role("log")).to_have_attribute("aria-live", "polite")
     page.get_by_role("button", name="Settings").click()
     assert unnamed_controls(page) == []
+
+
+def matrix(page: Page) -> dict[str, tuple[str, str]]:
+    rows = [each.inner_text().split("\t") for each in page.locator("#audit-rows tr").all()]
+    return {name: (outcome, found) for name, _, outcome, found in rows}
+
+
+def test_the_matrix_shows_what_the_page_tried_and_claims_no_more(page: Page, stub: Stub) -> None:
+    page.get_by_role("button", name="Audit").click()
+    assert {outcome for outcome, _ in matrix(page).values()} == {"NOT TRIED"}
+    page.get_by_role("button", name="Try what a browser can").click()
+    expect(page.locator("#audit-counts")).to_contain_text("PASS")
+    found = matrix(page)
+    assert {found[row["name"]][0] for row in shown() if row["tries"]} == {"PASS", "OFF"}
+    assert found["nothing is kept"][0] == "NOT TRIED" and found["tensor parallelism"][0] == "OFF"
+    assert page.evaluate(LOW_CONTRAST) == []
+
+
+def test_the_matrix_shows_a_flaw(page: Page, stub: Stub) -> None:
+    stub.flaws = {"nice", "/flush_cache"}
+    page.get_by_role("button", name="Audit").click()
+    page.get_by_role("button", name="Try what a browser can").click()
+    expect(page.locator("#audit-counts")).to_contain_text("2 FAIL")
+    found = matrix(page)
+    assert found["priority scheduling"][0] == "FAIL"
+    assert found["no interface that widens access"] == ("FAIL", "POST /flush_cache answered 200.")
+
+
+def test_the_matrix_shows_a_report_and_nothing_else(page: Page, tmp_path: Path) -> None:
+    page.get_by_role("button", name="Audit").click()
+    row = {"name": "<b>paging</b>", "endangers": "S", "outcome": "FAIL", "found": "words"}
+    (tmp_path / "report.json").write_text(json.dumps({"rows": [row, {**row, "outcome": "perfect"}]}))
+    page.locator("#audit-report").set_input_files(tmp_path / "report.json")
+    expect(page.locator("#audit-counts")).to_have_text("1 FAIL")
+    assert matrix(page) == {"<b>paging</b>": ("FAIL", "words")}
+    (tmp_path / "other.json").write_text("[]")
+    page.locator("#audit-report").set_input_files(tmp_path / "other.json")
+    expect(page.locator("#audit-counts")).to_contain_text("no report")
 
 
 FOCUS_SHOWS = """() => {

@@ -22,7 +22,9 @@ TAKES_HARDWARE = {
     "from the log to the node",
     "quantisation",  # takes a policy that pins weights
 }
-TAKES_ROOT = {row.name for row in LEDGER if row.attempt.__module__ in (machine.__name__, doors.__name__)}
+TAKES_ROOT = {
+    row.name for row in LEDGER if getattr(row.attempt, "__module__", "") in (machine.__name__, doors.__name__)
+}
 FEWER = (
     *((same_bits, "NEIGHBOURS", 2), (same_bits, "LONG_WORDS", 20), (same_bits, "NEIGHBOURS_TOKENS", 4)),
     *((same_bits, "REPEATS", 1), (tenants, "TRIALS", 3), (tenants, "PREFIX_WORDS", 30)),

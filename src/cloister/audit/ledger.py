@@ -25,12 +25,18 @@ class Row:
     attempt: Attempt
 
 
-def _absent(why: str) -> Attempt:
-    return lambda target: off(why)
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """No attempt: Cloister has no such thing."""
+
+    why: str
+
+    def __call__(self, target: Target) -> Finding:
+        return off(self.why)
 
 
-_ONE_DEVICE = _absent("One process on one device decodes: no layer, matrix or sequence is split.")
-_ONE_NODE = _absent("A request is read and answered by the node that got it; no node sends one on.")
+_ONE_DEVICE = Absent("One process on one device decodes: no layer, matrix or sequence is split.")
+_ONE_NODE = Absent("A request is read and answered by the node that got it; no node sends one on.")
 
 LEDGER = (
     # The deck's table, in its order.
@@ -115,7 +121,7 @@ LEDGER = (
         "none: a property of the model",
         "models/decoder.py",
         "models/test_families.py",
-        _absent("A property of the model: nothing in it depends on users."),
+        Absent("A property of the model: nothing in it depends on users."),
     ),
     Row(
         "duplication of weights",
@@ -163,7 +169,7 @@ LEDGER = (
         "learn by its turn what an answer is expected to be",
         "fairness.py",
         "engine/test_scheduler.py",
-        _absent("Turns go to the tenant with the least service so far; nothing is predicted."),
+        Absent("Turns go to the tenant with the least service so far; nothing is predicted."),
     ),
     Row(
         "machine-level scheduling",

@@ -28,7 +28,10 @@ from cloister.keys import KeyRing, load_keys
 from cloister.prompts.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).parent / "page"
-KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+KINDS = {
+    **{".html": "text/html", ".js": "text/javascript", ".css": "text/css"},
+    **{".svg": "image/svg+xml", ".json": "application/json"},
+}
 _OWN = "default-src 'self'; img-src 'self' data:; object-src 'none'"
 HEADERS = {
     "Content-Security-Policy": f"{_OWN}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

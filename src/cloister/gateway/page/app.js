@@ -3,6 +3,7 @@
 
 import { adviceFor } from "./advice.js";
 import { ApiError, endSession, pageInfo, requestView, streamChat } from "./api.js";
+import { mountAudit } from "./audit.js";
 import { byId, stayAtEnd } from "./dom.js";
 import { showLevels } from "./levels.js";
 import { watchProvider } from "./provider-view.js";
@@ -263,7 +264,7 @@ input.addEventListener("keydown", (event) => {
   byId("composer").requestSubmit();
 });
 document.addEventListener("keydown", (event) => {
-  if (byId("settings").open || event.isComposing) return;
+  if (document.querySelector("dialog[open]") || event.isComposing) return;
   if (event.key === "Escape") {
     const sheet = document.querySelector(".shown");
     if (running) stop();
@@ -283,7 +284,8 @@ byId("stop").addEventListener("click", stop);
 addEventListener("pagehide", leaveSession);
 byId("new-chat").addEventListener("click", newChat);
 byId("open-settings").addEventListener("click", openSettings);
-byId("settings").addEventListener("close", () => input.focus());
+for (const dialog of document.querySelectorAll("dialog")) dialog.addEventListener("close", () => input.focus());
+mountAudit(() => ({ model, key: byId("api-key").value }));
 byId("banner-close").addEventListener("click", hideBanner);
 byId("toggle-levels").addEventListener("click", () => showSheet("levels"));
 byId("toggle-provider").addEventListener("click", () => showSheet("provider"));
