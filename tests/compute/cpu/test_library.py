@@ -56,7 +56,8 @@ def test_a_compiler_that_fails_leaves_nothing_behind(own_cache: Path, monkeypatc
 
 @needs_compiler
 def test_what_was_measured_is_what_runs(built: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a release, and no compiler does. The file in the cache folder is anybody's: it counts while it is read, and a release names what it may be."""
+    """Under a release, without a compiler. The file in the cache folder is anybody's: it counts while it is read, and
+    a release names what it may be."""
     file = own_cache / "kernels" / built.name
     file.parent.mkdir()
     shutil.copyfile(built, file)
