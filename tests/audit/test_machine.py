@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -27,14 +28,19 @@ class Family(Target):
     """Its requests go to the small processes."""
 
     process: subprocess.Popen[bytes]
+    turn = Lock()
 
     @property
-    def plain_levels(self) -> tuple[str, ...]:
+    def levels(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("partitioned",)
 
     def complete(self, prompt: str, level: str, **_: object) -> Reply:  # type: ignore[override]
-        if level not in self.plain_levels:
+        if level not in self.levels:
             return Reply(400, b"", None)
+        with self.turn:
+            return self._keep(prompt)
+
+    def _keep(self, prompt: str) -> Reply:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(prompt.encode())
         self.process.stdin.flush()

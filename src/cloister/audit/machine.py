@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from time import sleep, time
@@ -12,9 +13,9 @@ from time import sleep, time
 from cloister.audit.finding import Finding, broken, held, not_tried, off
 from cloister.audit.memory import Search, memory_files_of, start_of, stopped
 from cloister.audit.needles import Secret
-from cloister.audit.target import Target, random_words, takes_root
+from cloister.audit.target import Target, random_words, takes_root, together
 from cloister.config import cache_folder, data_folder
-from cloister.levels import OPEN
+from cloister.levels import LEVELS, OPEN
 
 SEALED = ("cl-vault", "cl-service", "cl-attention", "cl-sealed-api", "cl-detector")
 ENVIRONMENT = ("LD_", "PYTHON", "CLOISTER_", "HTTP_PROXY", "HTTPS_PROXY", "SSL_")
@@ -22,6 +23,8 @@ CLONE_NEWNET = 0x40000000
 ANOTHER_USER = 65533  # not the one that the gateway becomes
 FORGOTTEN_AFTER_S = 12.0  # a view is kept for ten seconds after an answer's end
 TOKENS = 4
+AT_ONCE = 2
+MARKED = '<redacted category="name">John Miller</redacted>'  # at obfuscated a prompt has a secret
 KEPT_IN = ("/var/log", "/run/log", "/tmp", "/var/tmp", "/var/lib/cloister", "/var/cache/cloister")
 MOST_BYTES = 1 << 28  # of a file
 
@@ -32,9 +35,11 @@ def retention(target: Target) -> Finding:
     node is stopped while its memory is read. A search that misses what is in this process is no search."""
     canary, begun = random_words(4), time()
     secret = Secret(canary, _tokens(target, canary))
-    for level in target.plain_levels:
-        if target.complete(f"Remember: {canary}", level, tokens=TOKENS).status != 200:
-            return not_tried(f"At {level} a request was refused.")
+    for level in target.quick_levels:
+        prompt = f"{f'Ask {MARKED}. ' * LEVELS[level].obfuscates}Remember: {canary}"
+        replies = together(*[partial(target.complete, prompt, level, tokens=TOKENS)] * AT_ONCE)
+        if refused := [reply.status for reply in replies if reply.status != 200]:
+            return not_tried(f"At {level} a request was refused (HTTP {refused[0]}).")
     target.ask("DELETE", "/v1/sessions/audit?private=true")
     sleep(FORGOTTEN_AFTER_S)
     if not Search.of(secret).look_into(os.getpid()):
@@ -52,7 +57,7 @@ def retention(target: Target) -> Finding:
     changed = list(_changed_since(begun))
     if kept := [str(file) for file in changed if secret.found_in(_content(file))]:
         return broken(f"A prompt's words are in {kept[0]}.")
-    levels = ", ".join(target.plain_levels)
+    levels = ", ".join(target.quick_levels)
     return held(f"After answers at {levels}, {len(family)} processes and {len(changed)} files keep no word or token.")
 
 

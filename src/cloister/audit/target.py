@@ -99,9 +99,13 @@ class Target:
         return tuple(one["id"] for one in self.model["protection"] if one["enabled"])
 
     @property
+    def quick_levels(self) -> tuple[str, ...]:
+        return tuple(name for name in self.levels if not LEVELS[name].slow)
+
+    @property
     def plain_levels(self) -> tuple[str, ...]:
         """Those with one answer, whose log-probabilities a user gets."""
-        return tuple(name for name in self.levels if not LEVELS[name].obfuscates and not LEVELS[name].slow)
+        return tuple(name for name in self.quick_levels if not LEVELS[name].obfuscates)
 
     @property
     def read_levels(self) -> tuple[str, ...]:
