@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cloister.attest.policy import Policy
 from cloister.audit import doors, machine, same_bits, target, tenants
 from cloister.audit.ledger import LEDGER
+from cloister.client.verification import examine
 from cloister.keys import key_line
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run, run  # noqa: F401
@@ -20,7 +22,6 @@ TAKES_HARDWARE = {
     "audit: firmware tables that are not measured",
     "audit: patch level by the node's own word",
     "from the log to the node",
-    "quantisation",  # takes a policy that pins weights
 }
 TAKES_ROOT = {
     row.name for row in LEDGER if getattr(row.attempt, "__module__", "") in (machine.__name__, doors.__name__)
@@ -56,7 +57,9 @@ def test_a_good_node_holds_what_it_promises(
         monkeypatch.setenv("CLOISTER_API_KEY", keys["ann"])
         monkeypatch.setenv("CLOISTER_OTHER_API_KEY", keys["bob"])
         monkeypatch.setattr(target, "find_controllers", lambda: [server.process.pid] if as_root else [])
-        result = run("audit", url, "--allow-software-tee", "--json")
+        seen = examine(url, Policy(allow_software_tee=True)).verdict.claims
+        (tmp_path / "policy.toml").write_text(f'weights = ["{seen["weights"]}"]\n')
+        result = run("audit", url, "--policy", str(tmp_path / "policy.toml"), "--allow-software-tee", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)["rows"]}
     assert not {name: row["found"] for name, row in rows.items() if row["outcome"] == "FAIL"}
     untried = {name for name, row in rows.items() if row["outcome"] == "NOT TRIED"}
