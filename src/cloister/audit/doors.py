@@ -12,7 +12,7 @@ from cloister.audit.target import Target, takes_root
 
 KNOWN = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGFPE}
 """The keys file is read again, the node drains, the node stops; libraries of numbers catch errors in arithmetic."""
-NAMED = 31  # the C library has signals of its own above these
+NAMED = 31  # above these are signals of the C library
 LISTENING, BOUND = "0A", "07"  # states of TCP and UDP sockets in /proc/net
 _ACCEPTS = 1 << 16
 
