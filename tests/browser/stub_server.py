@@ -53,6 +53,7 @@ class Stub:
     enabled: tuple[str, ...] = ("open", "partitioned", "isolated")
     default: str | None = "partitioned"
     missing_layers: tuple[str, ...] = ()
+    development_key: str | None = KEY
     view: dict[str, Any] | None = None  # the provider's account of the answer that comes; None: it has none
     flaws: set[str] = field(default_factory=set)  # paths and fields that it serves, and should not
     views_asked: int = 0
@@ -111,7 +112,9 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
                     for level in LEVELS.values()
                 ]
                 told = {"model": "stub-model", "levels": levels, "default_level": stub.default}
-                self.send_json(200, {**told, "missing_layers": stub.missing_layers, "development_key": KEY})
+                self.send_json(
+                    200, {**told, "missing_layers": stub.missing_layers, "development_key": stub.development_key}
+                )
                 return
             if self.path == f"/v1/requests/{ANSWER_ID}/view":
                 stub.views_asked += 1

@@ -437,6 +437,7 @@ def test_a_bad_key_is_explained_and_can_be_mended(page: Page, stub: Stub) -> Non
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("This API key is not known here.")
     expect(alert).to_contain_text("Enter a key this server knows")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("hello")
     alert.get_by_role("button", name="Open settings").click()
     page.get_by_label("API key").fill("stub-key")
     page.keyboard.press("Enter")
@@ -445,6 +446,65 @@ def test_a_bad_key_is_explained_and_can_be_mended(page: Page, stub: Stub) -> Non
     expect(alert).to_be_hidden()
     expect(answers(page).last).to_have_text("Welcome")
     assert [message["content"] for message in stub.bodies[1]["messages"]] == ["hello again"]
+
+
+def test_a_server_with_real_keys_asks_for_one(browser: Browser, stub: Stub) -> None:
+    stub.development_key = None
+    with opened_page(browser, stub.url) as page:
+        key = page.get_by_label("API key")
+        expect(key).to_be_focused()
+        expect(page.get_by_text("This server answers those who have a key.")).to_be_visible()
+        key.fill("stub-key")
+        page.keyboard.press("Enter")
+        stub.will_answer("Welcome")
+        ask(page, "hello")
+        expect(answers(page)).to_have_text("Welcome")
+
+
+def test_a_refused_message_is_the_writers_again(page: Page, stub: Stub) -> None:
+    stub.will_refuse(400, "context_length_exceeded", "The prompt is too long.")
+    ask(page, "a long story")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The prompt is too long.")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("a long story")
+    expect(page.locator(".turn")).to_have_count(0)
+    stub.will_refuse(400, "invalid_request_error", "No.")
+    page.keyboard.press("Enter")
+    expect(alert).to_contain_text("Your message is in the box below")
+    expect(alert.get_by_role("button", name="Open settings")).to_be_hidden()
+    stub.will_answer("Short")
+    ask(page, "a story")
+    expect(answers(page)).to_have_text("Short")
+    assert [message["content"] for message in stub.bodies[-1]["messages"]] == ["a story"]
+
+
+@pytest.mark.parametrize("height", [820, 1180])
+def test_the_ladder_fits_a_small_screen(browser: Browser, stub: Stub, height: int) -> None:
+    stub.enabled = tuple(LEVELS)
+    with opened_page(browser, stub.url, width=1280, height=height) as page:
+        assert page.evaluate("(e => e.scrollHeight <= e.clientHeight)(document.getElementById('levels'))")
+        assert not [text for text in page.locator("#level-list p:not(.hidden)").all_inner_texts() if "`" in text]
+
+
+def test_on_a_phone_the_model_has_its_name_and_a_thumb_hits(browser: Browser, stub: Stub) -> None:
+    with opened_page(browser, stub.url, width=390, height=844) as page:
+        expect(page.get_by_text("stub-model")).to_be_visible()
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('button')].filter(e => e.checkVisibility())"
+            ".map(e => [e.textContent.trim(), e.getBoundingClientRect().height])"
+        )
+        assert sizes and not [(name, height) for name, height in sizes if height < 44]
+
+
+def test_a_table_becomes_one(page: Page, stub: Stub) -> None:
+    source = "Sizes:\n\n| a | b |\n|---|:-:|\n| 1 | **2** |\n| x \\| y |\n\nEnd | here"
+    stub.will_answer(*(source[at : at + 3] for at in range(0, len(source), 3)))
+    ask(page, "a table")
+    finished(page)
+    expect(answers(page).locator("th")).to_have_text(["a", "b"])
+    expect(answers(page).locator("td")).to_have_text(["1", "2", "x | y", ""])
+    expect(answers(page).locator("td strong")).to_have_text("2")
+    expect(answers(page).locator("p").last).to_have_text("End | here")
 
 
 def test_a_full_queue_says_how_long_and_retries(page: Page, stub: Stub) -> None:

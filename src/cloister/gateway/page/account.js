@@ -118,12 +118,12 @@ function watcher(feed, ask, sketch) {
   }
 
   return {
-    request() {
+    request({ protection }) {
       clearInterval(timer);
       current = { id: null, sent: performance.now(), seen: false, looking: false, again: false, ended: false };
       shown = sketch();
       shown.state = element("span", { class: "state" }, "asked; the vault reads");
-      addExchange(feed, "", ...shown.entries, entry("time", shown.state));
+      addExchange(feed, protection, ...shown.entries, entry("time", shown.state));
     },
     began(id) {
       current.id = id;

@@ -3,7 +3,7 @@
 /** {advice, action}: `action` is "settings", "retry", "new-chat" or null. */
 export function adviceFor(error) {
   if (error.status === 401 || error.status === 403) {
-    return { advice: "Enter a key this server knows under Settings, then send again.", action: "settings" };
+    return { advice: "Enter a key this server knows under Settings, then send again: your message is in the box below.", action: "settings" };
   }
   if (error.code === "vault_lost") {
     return { advice: "The vault that held your message ended. Your message is gone with it; send it again.", action: "retry" };
@@ -23,7 +23,7 @@ export function adviceFor(error) {
     return { advice: "See that “cloister serve” is running and that you are connected, then try again.", action: "retry" };
   }
   if (error.status >= 400 && error.status < 500) {
-    return { advice: "Change the message or the settings, then send again.", action: "settings" };
+    return { advice: "Your message is in the box below: change it, then send again.", action: null };
   }
   return { advice: "Try again; if it happens again, look at the server’s log.", action: "retry" };
 }

@@ -83,12 +83,26 @@ async function ask(question, node) {
   if (running !== stopper) return; // a new chat has begun meanwhile
   running = null;
   if (answer.text) history = [...messages, { role: "assistant", content: answer.text }];
+  else if (isRefused(problem) && !input.value) giveBack(question, node, answer);
   else failed = { question, node, answer };
   showRunning(false);
   if (speed.pieces) showStatus(speed);
   else showStatus("");
   if (problem) showBanner(problem);
   else announce(stopper.signal.aborted ? "Stopped" : "Answer complete");
+}
+
+/** Sent again unchanged it would be refused again. */
+function isRefused(problem) {
+  return problem?.status >= 400 && problem.status < 500 && problem.status !== 429;
+}
+
+/** A message that was not taken is the writer's again. */
+function giveBack(question, node, answer) {
+  node.remove();
+  answer.node.remove();
+  input.value = question;
+  growInput();
 }
 
 function retry() {
@@ -199,6 +213,8 @@ function hideBanner() {
 
 function openSettings() {
   byId("settings").showModal();
+  byId("key-needed").hidden = Boolean(apiKey());
+  if (!apiKey()) byId("api-key").focus();
 }
 
 function growInput() {
@@ -237,6 +253,7 @@ async function start() {
     model = info.model;
     byId("model").textContent = info.model;
     byId("api-key").value ||= info.development_key ?? "";
+    if (!apiKey()) openSettings();
     showMissing(info.missing_layers);
     levels = info.levels;
     showLevels(byId("level-list"), levels, info.default_level, chooseLevel);

@@ -1,6 +1,8 @@
-// The ladder of protection levels. Which there are, which are enabled and what the provider sees: the server's word.
+// The ladder of protection levels. Which there are, which are enabled and what the provider sees: the server's word. In
+// a narrow column there is room for a few words; all of it is the level's description for those who do not see it.
 
 import { element } from "./dom.js";
+import { VERDICTS } from "./provider-view.js";
 
 /** Fills `list` with one radio button per level and calls `onChange(id)` for the level chosen: `preferred` at first. */
 export function showLevels(list, levels, preferred, onChange) {
@@ -19,5 +21,6 @@ function row({ id, enabled, provider_sees: sees }, checked) {
   const name = element("label", { for: `level-${id}` }, id);
   const note = enabled ? "" : element("span", { class: "not-yet" }, "not offered");
   return element("div", { class: "level", "data-level": id },
-    radio, name, note, element("p", { id: `level-${id}-sees` }, sees));
+    radio, name, note, element("p", {}, VERDICTS[id] ?? sees),
+    element("p", { class: "hidden", id: `level-${id}-sees` }, sees));
 }

@@ -1,4 +1,4 @@
-// Light Markdown into DOM nodes: paragraphs, headings, lists, quotes, fenced code, `code`, **bold**, *italic*.
+// Light Markdown into DOM nodes: paragraphs, headings, lists, quotes, tables, fenced code, `code`, **bold**, *italic*.
 // Links and images stay the text they are: a model's answer must not be able to make the browser fetch or open anything.
 
 import { element } from "./dom.js";
@@ -23,6 +23,7 @@ const HEADING = /^(#{1,6})\s+(.*)$/;
 const BULLET = /^(\s*)[-*+]\s+(.*)$/;
 const NUMBER = /^(\s*)(\d{1,9})[.)]\s+(.*)$/;
 const QUOTE = /^\s{0,3}>\s?(.*)$/;
+const TABLE_RULE = /^\s{0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)+\|?\s*$/;
 const RULE = /^\s{0,3}(-{3,}|\*{3,}|_{3,})\s*$/;
 
 function blocksOf(text) {
@@ -56,7 +57,9 @@ function blocksOf(text) {
 function addLine(blocks, line, apart) {
   const last = blocks.at(-1);
   let found;
-  if (RULE.test(line)) blocks.push({ kind: "rule" });
+  if (isTableHead(last, line, apart)) blocks.splice(-1, 1, { kind: "table", head: cellsOf(last.lines[0]), rows: [] });
+  else if (last?.kind === "table" && !apart && line.includes("|")) last.rows.push(cellsOf(line));
+  else if (RULE.test(line)) blocks.push({ kind: "rule" });
   else if ((found = line.match(HEADING))) blocks.push({ kind: "heading", depth: found[1].length, lines: [found[2]] });
   else if ((found = line.match(BULLET))) addItem(blocks, "ul", found[1].length, found[2], 1);
   else if ((found = line.match(NUMBER))) addItem(blocks, "ol", found[1].length, found[3], Number(found[2]));
@@ -66,6 +69,17 @@ function addLine(blocks, line, apart) {
   } else if (last?.kind === "list" && (!apart || /^\s{2,}/.test(line))) last.items.at(-1).lines.push(line.trim());
   else if (last?.kind === "paragraph" && !apart) last.lines.push(line);
   else blocks.push({ kind: "paragraph", lines: [line] });
+}
+
+/** A line of dashes under one line that has as many cells. */
+function isTableHead(last, line, apart) {
+  return !apart && last?.kind === "paragraph" && last.lines.length === 1 && last.lines[0].includes("|") &&
+    TABLE_RULE.test(line) && cellsOf(line).length === cellsOf(last.lines[0]).length;
+}
+
+function cellsOf(line) {
+  return line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/)
+    .map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 
 function addItem(blocks, tag, indent, text, start) {
@@ -83,6 +97,7 @@ function nodeOf(block) {
     case "rule": return element("hr");
     case "code": return codeNode(block);
     case "list": return listNode(block);
+    case "table": return tableNode(block);
     // the page's own headings end at h2, so an answer's begin at h3
     case "heading": return element(`h${Math.min(6, block.depth + 2)}`, {}, ...inline(block.lines.join(" ")));
     case "quote": return element("blockquote", {}, ...inline(block.lines.join("\n")));
@@ -93,6 +108,13 @@ function nodeOf(block) {
 function codeNode({ language, lines }) {
   const pre = element("pre", { tabindex: 0 }, element("code", {}, lines.join("\n")));
   return element("figure", { class: "code" }, language ? element("figcaption", {}, language) : "", pre);
+}
+
+/** Each row has as many cells as the head, as in GitHub's Markdown. */
+function tableNode({ head, rows }) {
+  const row = (tag, cells) => element("tr", {}, ...head.map((_, at) => element(tag, {}, ...inline(cells[at] ?? ""))));
+  return element("div", { class: "table", tabindex: 0 }, element("table", {},
+    element("thead", {}, row("th", head)), element("tbody", {}, ...rows.map((cells) => row("td", cells)))));
 }
 
 function listNode({ tag, start, items }) {

@@ -12,14 +12,25 @@ import { sharing } from "./sharing.js";
 
 const VIEWS = { open, shared, partitioned, obfuscated, isolated, mpc };
 
+/** What the provider sees at each level, in a few words. */
+export const VERDICTS = {
+  open: "Everything.",
+  shared: "Everything; others find common beginnings.",
+  partitioned: "The answer, not your words.",
+  obfuscated: "Several answers, one of them real.",
+  isolated: "When you ask, and for how long.",
+  mpc: "Secret shares.",
+};
+
 /** Describes `level` in the panel {verdict, reason, feed} and returns its watcher, which adds to what the feed shows.
     `ask(id)` fetches the provider's account of one answer. */
 export function watchProvider(level, panel, ask) {
+  panel.verdict.textContent = VERDICTS[level];
   return VIEWS[level](panel, ask);
 }
 
 function open(panel) {
-  say(panel, "Everything.",
+  say(panel,
     "At this level nothing stands between you and the provider: it reads your words, the answer, your key, " +
     "your network address and the time. Below is the text it was sent, word for word. Clearing this page does " +
     "not clear the provider’s copy.");
@@ -27,7 +38,7 @@ function open(panel) {
 }
 
 function shared(panel, ask) {
-  say(panel, "Everything.",
+  say(panel,
     "The provider reads your words and the answer. Other users find how your words begin if about a dozen accounts sent " +
     "the same, or if it is a registered template. Whether you alone sent a text, seven accounts that collude can tell in " +
     "at most 1% of their guesses. Below you see which part of your words a detector holds back in any case, and why.");
@@ -44,7 +55,7 @@ function shared(panel, ask) {
 }
 
 function partitioned(panel, ask) {
-  say(panel, "The answer, not your words.",
+  say(panel,
     "Your words are read in a vault of your own. The provider’s service makes the answer, and for each of its tokens " +
     "asks the vault what your words add to the attention. Your words can be computed from those numbers, so the " +
     "service is sealed: no network, no disk, and only tokens leave it. You still trust the operator of this machine. " +
@@ -53,7 +64,7 @@ function partitioned(panel, ask) {
 }
 
 function obfuscated(panel, ask) {
-  say(panel, "Several answers, one of them real.",
+  say(panel,
     "Mark what is secret: <redacted>Ann Lee</redacted>. Your prompt goes out among made-up ones that differ from it in " +
     "what you marked, and the provider’s service answers all of them at once. Nothing in the order or the timing shows " +
     "which is yours; the words may: with λ = 7 a careful reader found it in 25 of 55 prompts, a larger model in " +
@@ -65,14 +76,14 @@ function obfuscated(panel, ask) {
 }
 
 function isolated(panel, ask) {
-  say(panel, "When you ask, and for how long.",
+  say(panel,
     "A vault of your own reads your words and makes the answer alone, on the shared weights. The provider’s service " +
     "takes no part. You still trust the operator of this machine. Below is what the service itself says it has received.");
   return nothing(panel.feed, ask);
 }
 
 function mpc(panel, ask) {
-  say(panel, "Secret shares.",
+  say(panel,
     "A client process reads your words and splits each into random shares, one for each of three parties. They compute " +
     "the answer on shares. What one party holds is noise; two together can read everything. So this protects you only if " +
     "independent operators run the parties: a node that runs all three itself hides nothing from its operator. Here the " +
@@ -82,8 +93,7 @@ function mpc(panel, ask) {
   return nothing(panel.feed, ask);
 }
 
-function say(panel, verdict, reason) {
-  panel.verdict.textContent = verdict;
+function say(panel, reason) {
   panel.reason.textContent = reason;
 }
 
@@ -94,7 +104,7 @@ function transcript(feed, more = () => []) {
 
   return {
     request({ messages, ...settings }) {
-      const count = `${messages.length} ${messages.length === 1 ? "message" : "messages"}`;
+      const count = `${settings.protection}, ${messages.length} ${messages.length === 1 ? "message" : "messages"}`;
       answer = element("pre", { class: "pieces" });
       state = element("span", { class: "state" }, "coming back…");
       addExchange(feed, count,
