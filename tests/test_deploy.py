@@ -27,7 +27,7 @@ OPTIONS = {
         TimeoutStartSec TimeoutStopSec KillMode StateDirectory CacheDirectory StateDirectoryMode CacheDirectoryMode
         UMask LimitMEMLOCK LimitNOFILE LimitCORE NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem
         ProtectHome PrivateTmp PrivateDevices ProtectKernelTunables ProtectKernelModules ProtectKernelLogs
-        ProtectControlGroups ProtectClock RestrictSUIDSGID RestrictRealtime LockPersonality RemoveIPC
+        ProtectControlGroups ProtectClock RestrictSUIDSGID RestrictNamespaces RestrictRealtime LockPersonality RemoveIPC
         RestrictAddressFamilies SystemCallArchitectures SystemCallFilter SystemCallErrorNumber""",
     "Timer": "OnActiveSec OnUnitActiveSec",
     "Install": "WantedBy",
@@ -91,17 +91,26 @@ def test_the_node_is_restarted_and_its_own_sandbox_stays_possible() -> None:
     assert "@sandbox" not in service["SystemCallFilter"]
 
 
-def environment() -> dict[str, str]:
-    words = shlex.split((DEPLOY / "cloister.env").read_text(), comments=True)
+def environment(file: str = "cloister.env") -> dict[str, str]:
+    words = shlex.split((DEPLOY / file).read_text(), comments=True)
     return dict(word.split("=", 1) for word in words)
 
 
-def test_the_unit_runs_a_command_with_options_that_exist() -> None:
-    program, *words = read_unit(DEPLOY / "cloister.service")["Service"]["ExecStart"].split()
-    assert program == f"{INSTALLED}.venv/bin/cloister"
+@pytest.mark.parametrize(
+    ("unit", "file", "variable"),
+    [
+        ("cloister.service", "cloister.env", "CLOISTER_ARGS"),
+        ("cloister-relay.service", "relay.env", "CLOISTER_RELAY_ARGS"),
+        ("cloister-issuer.service", "issuer.env", "CLOISTER_ISSUER_ARGS"),
+    ],
+)
+def test_a_unit_runs_a_command_with_options_that_exist(unit: str, file: str, variable: str) -> None:
+    service = read_unit(DEPLOY / unit)["Service"]
+    program, *words = service["ExecStart"].split()
+    assert program == f"{INSTALLED}.venv/bin/cloister" and service["EnvironmentFile"] == f"/etc/cloister/{file}"
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert "cloister" in scripts and words[-1] == "$CLOISTER_ARGS"
-    given = shlex.split(environment()["CLOISTER_ARGS"])
+    assert "cloister" in scripts and words[-1] == f"${variable}"
+    given = shlex.split(environment(file)[variable])
     assert not _unknown_options(typer.main.get_command(app), [*words[:-1], *given])
 
 

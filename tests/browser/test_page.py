@@ -453,7 +453,7 @@ def test_a_server_with_real_keys_asks_for_one(browser: Browser, stub: Stub) -> N
     with opened_page(browser, stub.url) as page:
         key = page.get_by_label("API key")
         expect(key).to_be_focused()
-        expect(page.get_by_text("This server answers those who have a key.")).to_be_visible()
+        expect(page.get_by_text("This server needs an API key.")).to_be_visible()
         key.fill("stub-key")
         page.keyboard.press("Enter")
         stub.will_answer("Welcome")

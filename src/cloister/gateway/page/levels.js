@@ -1,5 +1,5 @@
 // The ladder of protection levels. Which there are, which are enabled and what the provider sees: the server's word. In
-// a narrow column there is room for a few words; all of it is the level's description for those who do not see it.
+// a narrow column there is room for a few words; the whole is the level's description for screen readers.
 
 import { element } from "./dom.js";
 import { VERDICTS } from "./provider-view.js";
