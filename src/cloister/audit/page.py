@@ -13,6 +13,7 @@ from cloister.audit import surface
 from cloister.audit.ledger import LEDGER, Absent, Attempt
 from cloister.audit.target import COMPLETIONS
 from cloister.client.verification import ENDPOINT
+from cloister.levels import ISOLATED
 
 FILE = Path(cloister.__file__).parent / "gateway" / "page" / "ledger.json"
 _ASKED = {"model": "{model}", "prompt": "Say a word.", "max_tokens": 1}  # the page puts in its model
@@ -33,9 +34,9 @@ TRIES: dict[Attempt, list[Any]] = {
     surface.speculation: _with_fields(surface.SPECULATION),
     surface.placement: _with_fields(surface.PLACEMENT),
     surface.misspelt: [
-        _try(surface.REFUSED, {**_ASKED, "protecton": "isolated"}),
+        _try(surface.REFUSED, {**_ASKED, "protecton": ISOLATED}),
         _try(surface.REFUSED, {**_ASKED, "protection": "isolatd"}),
-        _try(surface.REFUSED, _ASKED, headers={"X-Cloister-Protecton": "isolated"}),
+        _try(surface.REFUSED, _ASKED, headers={"X-Cloister-Protecton": ISOLATED}),
     ],
     surface.wrong_key: [_try([401], _ASKED, key=key) for key in ("none", "wrong")],
     surface.privileged: [
