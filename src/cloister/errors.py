@@ -82,6 +82,10 @@ class Unauthorized(CloisterError, code="invalid_api_key"):
     """The API key is missing or unknown."""
 
 
+class KeyExpired(Unauthorized, code="expired_api_key"):
+    """The API key was known here, and its time is over."""
+
+
 class TokenInvalid(Unauthorized, code="token_invalid"):
     """Something that should be an anonymous token, a challenge or an issuer's key is none that counts here."""
 
