@@ -82,6 +82,7 @@ def connected(path: Path) -> Iterator[sqlite3.Connection]:
 
 def read_usage(path: Path, since: str = "", tenant: str | None = None) -> list[tuple[Place, Counts]]:
     """By day, tenant and level."""
-    chosen = "SELECT * FROM usage WHERE day >= ? AND (? IS NULL OR tenant = ?) ORDER BY day, tenant, level"
+    columns = f"day, tenant, level, {', '.join(_NAMES)}"
+    chosen = f"SELECT {columns} FROM usage WHERE day >= ? AND (? IS NULL OR tenant = ?) ORDER BY day, tenant, level"
     with connected(path) as database:
         return [(Place(*row[:3]), Counts(*row[3:])) for row in database.execute(chosen, (since, tenant, tenant))]

@@ -55,9 +55,10 @@ class Books:
             await self._writing
 
     async def _write_in_turn(self) -> None:
-        while not self._closing.is_set():
+        closing = False
+        while not closing:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), EVERY_S)
+                closing = await asyncio.wait_for(self._closing.wait(), EVERY_S)
             await self.write()
 
     async def write(self) -> None:
