@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from time import time
 
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, where_raised
 from cloister.usage import ALL_LEVELS, Counts, Place, UsageFile, read_usage
 
 log = logging.getLogger(__name__)
@@ -68,12 +68,13 @@ class Books:
         batch, self._pending = self._pending, {}
         try:
             await asyncio.to_thread(self._file.add, batch, self._today())
-        except CloisterError as wrong:
+        except Exception as wrong:  # no reason may end the writing
             came, self._pending = self._pending, batch
             for place, counts in came.items():
                 self._note(place, counts)
             if not self._failed:
-                log.error("%s Counts wait in memory; requests and quotas go on.", wrong)
+                why = wrong if isinstance(wrong, CloisterError) else where_raised(wrong)
+                log.error("%s Counts wait in memory; requests and quotas go on.", why)
             self._failed = True
         else:
             if self._failed:
