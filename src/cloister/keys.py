@@ -44,9 +44,9 @@ class KeyRing:
         if found is None:
             raise Unauthorized("The API key is not known here.", hint="Ask the operator for one.")
         if found.expires is not None and self._clock() >= found.expires:
-            end = datetime.fromtimestamp(found.expires, UTC)
-            hint = "Ask the operator for a new one."
-            raise KeyExpired(f"The API key expired at {end:%Y-%m-%d %H:%M} UTC.", hint=hint)
+            # Not by strftime, which reads the time zone's file: the sealed API may open none.
+            end = datetime.fromtimestamp(found.expires, UTC).replace(tzinfo=None).isoformat(" ", "minutes")
+            raise KeyExpired(f"The API key expired at {end} UTC.", hint="Ask the operator for a new one.")
         return found
 
 

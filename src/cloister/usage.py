@@ -51,7 +51,8 @@ class UsageFile:
         self.path = path
         with needed(f"Usage cannot be kept in {path}", "Name another file with --usage."):
             make_folder(path.parent, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            # It stays open: `cloister audit` searches all files that a node's processes hold open for writing.
+            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with self._opened() as database:
             database.execute(_MAKE)
 
@@ -61,6 +62,9 @@ class UsageFile:
         with self._opened() as database:
             database.executemany(_ADD, [(*astuple(place), *astuple(counts)) for place, counts in batch.items()])
             database.execute("DELETE FROM usage WHERE day < ?", (oldest,))
+
+    def close(self) -> None:
+        os.close(self._held)  # not earlier: SQLite's locks of a process end when it closes any descriptor of the file
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:

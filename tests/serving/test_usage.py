@@ -94,9 +94,11 @@ def test_a_node_counts_and_holds_to_quotas(server: Server, folder: Path, run: Ru
         complete(sealed, "partitioned", tokens=QUOTA)
     assert inside.value.response.headers["x-ratelimit-limit-tokens"] == str(QUOTA)
 
-    with pytest.raises(openai.AuthenticationError, match="expired at 2026-02-01") as expired:
-        complete(plain(server, "old key"), "open")
-    assert expired.value.code == "expired_api_key"
+    late = cloister.Client(f"{server.url()}/v1", api_key="old key", allow_software_tee=True)
+    for client in (plain(server, "old key"), late):
+        with pytest.raises(openai.AuthenticationError, match="expired at 2026-02-01 00:00 UTC") as expired:
+            client.models.list()
+        assert expired.value.code == "expired_api_key"
 
     server.stop()
     today = datetime.now(UTC).date().isoformat()

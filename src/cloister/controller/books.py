@@ -53,6 +53,9 @@ class Books:
         self._closing.set()
         if self._writing is not None:
             await self._writing
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     async def _write_in_turn(self) -> None:
         closing = False
