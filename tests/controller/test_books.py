@@ -6,10 +6,13 @@ import asyncio
 import sqlite3
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.controller import books as module
@@ -43,7 +46,6 @@ async def kept(steps: list[int | str], path: Path) -> tuple[Counter[str], Counte
     return added, Counter({place.tenant: counts.requests for place, counts in read_usage(path)})
 
 
-@settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
 def test_what_is_added_is_in_the_file_once(steps: list[int | str]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -52,21 +54,46 @@ def test_what_is_added_is_in_the_file_once(steps: list[int | str]) -> None:
     assert added == found
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@contextmanager
+def full(path: Path) -> Iterator[None]:
+    """SQLite's own limit gives the error of a full disk."""
+    connect = sqlite3.connect
+
+    def limited(*given: Any, **named: Any) -> sqlite3.Connection:
+        database = connect(*given, **named)
+        database.execute("PRAGMA max_page_count = 1")
+        return database
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cloister.usage.sqlite3.connect", limited)
+        yield
+
+
+@pytest.mark.parametrize(("trouble", "said"), [(locked, "locked"), (full, "full")])
 async def test_a_disk_that_fails_is_one_line_and_its_return_another(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    trouble: Any, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloister.usage.PATIENCE_S", 0.0)
+    path = tmp_path / "usage.sqlite"
     books = Books(lambda: NOW)
-    books.open_file(tmp_path / "usage.sqlite")
-    with sqlite3.connect(tmp_path / "usage.sqlite") as locked:
-        locked.execute("BEGIN EXCLUSIVE")
-        for _ in range(3):
-            books.add(Place(DAY, "ann", "open"), Counts(1))
-            await books.write()
-    assert caplog.text.count("locked") == 1
+    books.open_file(path)
+    count = 3 * 200  # more than the file has room for
+    with trouble(path):
+        for number in range(count):
+            books.add(Place(DAY, f"tenant-{number % 200}", "open"), Counts(1))
+            if number % 200 == 199:
+                await books.write()
+    assert caplog.text.count(f"is {said}") == 1 and "tenant-" not in caplog.text and not read_usage(path)
     await books.close()
     assert caplog.text.count("written again") == 1
-    assert read_usage(tmp_path / "usage.sqlite") == [(Place(DAY, "ann", "open"), Counts(3))]
+    assert [counts.requests for _, counts in read_usage(path)] == [3] * 200
 
 
 async def test_it_writes_by_itself_and_knows_today_after_a_restart(

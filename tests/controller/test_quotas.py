@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine.settings = settings(stateful_step_count=40)
 
 
 def test_what_was_not_taken_is_given_back_and_the_error_says_when_to_come_again() -> None:
