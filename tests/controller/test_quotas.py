@@ -121,6 +121,16 @@ def test_keys_without_a_quota_have_their_tenants_or_the_servers() -> None:
     assert quotas and not Quotas(Quota(10)), "whether a tenant has one"
 
 
+def test_tenants_without_a_key_share_one_quota() -> None:
+    """One may have lost its key a moment ago; a frontend that makes names up gains nothing."""
+    quotas = Quotas(Quota(10), Clock())
+    quotas.admit([ANN])
+    quotas.reserve("one", 10)
+    with pytest.raises(QuotaExceeded):
+        quotas.reserve("another", 1)
+    assert len(quotas._accounts) == 1
+
+
 def test_what_an_earlier_process_counted_counts() -> None:
     quotas = Quotas(Quota(), Clock())
     quotas.admit([ANN])

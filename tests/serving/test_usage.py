@@ -11,12 +11,14 @@ from typing import Any
 
 import openai
 import pytest
+from typer.testing import CliRunner
 
 import cloister
+from cloister.cli import app
+from cloister.config import DEVELOPMENT_KEY
 from cloister.controller.quotas import DAY_S
 from cloister.keys import key_line
 from cloister.models.source import ModelFolder
-from tests.cli.conftest import Run, run  # noqa: F401
 from tests.served import Server, running_server
 from tests.serving.conftest import TINY
 
@@ -57,21 +59,21 @@ def complete(client: openai.OpenAI, level: str, tokens: int = 4) -> openai.types
     )
 
 
-def usage(run: Run, folder: Path, *more: str) -> dict[tuple[str, str], dict[str, int]]:  # noqa: F811
-    result = run("usage", "--usage", str(folder / "usage.sqlite"), "--json", *more)
+def usage(folder: Path, *more: str) -> dict[tuple[str, str], dict[str, int]]:
+    result = CliRunner().invoke(app, ["usage", "--usage", str(folder / "usage.sqlite"), "--json", *more])
     assert result.exit_code == 0, result.stderr
     return {(row.pop("tenant"), row.pop("level")): row for row in json.loads(result.stdout)["usage"]}
 
 
-def test_a_node_counts_and_holds_to_quotas(server: Server, folder: Path, run: Run) -> None:  # noqa: F811
+def test_a_node_counts_and_holds_to_quotas(server: Server, folder: Path) -> None:
     """One test, in order: the later parts need what the earlier ones counted."""
     alice = plain(server, "key of alice")
     answers = [complete(alice, level) for level in ("open", "partitioned", "partitioned")]
     shown = sum(answer.usage.total_tokens for answer in answers if answer.usage)
 
     # The node writes by itself; at both levels it counted what the answers say.
-    until(lambda: len(usage(run, folder)) == 2)
-    counted = usage(run, folder)
+    until(lambda: len(usage(folder)) == 2)
+    counted = usage(folder)
     assert counted["alice", "partitioned"]["requests"] == 2 and counted["alice", "open"]["requests"] == 1
     assert shown == sum(row["prompt_tokens"] + row["completion_tokens"] for row in counted.values()) > 3 * 4
 
@@ -102,7 +104,7 @@ def test_a_node_counts_and_holds_to_quotas(server: Server, folder: Path, run: Ru
 
     server.stop()
     today = datetime.now(UTC).date().isoformat()
-    bob = usage(run, folder, "--since", today, "--tenant", "bob")
+    bob = usage(folder, "--since", today, "--tenant", "bob")
     assert {level: (row["requests"], row["refused"]) for (_, level), row in bob.items()} == {
         "open": (1, 1),
         "partitioned": (0, 2),
@@ -110,6 +112,28 @@ def test_a_node_counts_and_holds_to_quotas(server: Server, folder: Path, run: Ru
     kept = (folder / "usage.sqlite").read_bytes()
     assert b"alice" in kept and not any(word.encode() in kept for word in CANARY.split())
     assert "insufficient" not in server.said and not any(word in server.said for word in CANARY.split())
+
+
+@pytest.mark.release
+def test_a_killed_node_knows_after_its_restart_what_it_wrote(tmp_path: Path, tiny_folder: ModelFolder) -> None:
+    words = (
+        "--model",
+        str(tiny_folder.path),
+        *TINY,
+        "--requests-a-day",
+        "2",
+        "--usage",
+        str(tmp_path / "usage.sqlite"),
+    )
+    server = Server(tmp_path / "log", *words)
+    for level in ("open", "partitioned"):
+        complete(plain(server, DEVELOPMENT_KEY), level)
+    until(lambda: len(usage(tmp_path)) == 2)
+    server.process.kill()
+    server.process.wait()
+    used_up = pytest.raises(openai.RateLimitError, match="Your 2 requests for today are used up")
+    with running_server(tmp_path / "log", *words) as again, used_up:
+        complete(plain(again, DEVELOPMENT_KEY), "open")
 
 
 def until(condition: Callable[[], bool]) -> None:
