@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 
 from cloister.addresses import is_loopback
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
-from cloister.errors import SetupError, Unauthorized
+from cloister.errors import KeyExpired, SetupError, Unauthorized
 from cloister.keys import KeyRing, key_line, load_keys, new_key
 
 
@@ -50,6 +51,12 @@ def test_the_development_key_is_refused_elsewhere(host: str) -> None:
         f'[keys]\n"sha256:{"a" * 64}" = {{ trust_group = "lab" }}',
         f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", trust_group = "" }}',
         f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", trustgroup = "lab" }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", expires = "2027-01-31" }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", expires = 9999-12-31 }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", expires = 12:00:00 }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", tokens_a_day = -1 }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", requests_a_day = true }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", tokens_a_day = {2**62} }}',
         "not toml [",
     ],
 )
@@ -96,3 +103,35 @@ def test_a_tenants_name_cannot_break_the_file(tenant: str) -> None:
 def test_a_key_line_is_toml() -> None:
     (tenant,) = tomllib.loads(key_line(new_key(), "team.one_2-x")).values()
     assert tenant == "team.one_2-x"
+
+
+@pytest.mark.parametrize(
+    ("written", "end"),
+    [
+        ("2027-01-31", datetime(2027, 2, 1, tzinfo=UTC)),  # the whole day counts
+        ("2027-01-31T12:00:00", datetime(2027, 1, 31, 12, tzinfo=UTC)),
+        ("2027-01-31T12:00:00+02:00", datetime(2027, 1, 31, 10, tzinfo=UTC)),
+        ("1960-01-01", datetime(1970, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_key_counts_until_it_expires_by_the_clock(tmp_path: Path, written: str, end: datetime) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text("[keys]\n" + key_line("one", "ann", expires=date(2027, 1, 31)).replace("2027-01-31", written))
+    now = [end.timestamp() - 1]
+    ring = KeyRing(load_keys(GatewaySettings(keys_file=path)).entries, lambda: now[0])
+    assert ring.caller("one").tenant == "ann"
+    now[0] += 1
+    with pytest.raises(KeyExpired, match="Ask the operator for a new one") as refused:
+        ring.caller("one")
+    assert refused.value.code == "expired_api_key" and "one" not in refused.value.message.split()
+
+
+def test_a_tenant_has_one_quota(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    lines = [key_line("one", "ann", tokens_a_day=5), key_line("two", "ann"), key_line("three", "ann", requests_a_day=0)]
+    path.write_text("[keys]\n" + "\n".join(lines))
+    quotas = [(each.tokens_a_day, each.requests_a_day) for each in load_keys(GatewaySettings(keys_file=path)).entries]
+    assert quotas == [(5, None), (None, None), (None, 0)]
+    path.write_text(path.read_text() + "\n" + key_line("four", "ann", tokens_a_day=6))
+    with pytest.raises(SetupError, match="different tokens_a_day"):
+        load_keys(GatewaySettings(keys_file=path))

@@ -156,6 +156,18 @@ class ControllerSettings(MachineSettings):
         "What the node calls itself; it does not start where its settings break that. tenants: own keys, a whole "
         "sandbox, no prompt shared with all, verified answers. pcc: also a TEE, a release, --cloud and --verify all.",
     )
+    tokens_a_day: int = option(
+        0,
+        "Tokens, of prompts and answers, that a tenant may use a day (UTC); 0: no limit. A key's own goes first.",
+        ge=0,
+    )
+    requests_a_day: int = option(0, "Requests that a tenant may send a day (UTC); 0: no limit.", ge=0)
+    usage: Path | None = option(
+        None,
+        "Count requests and tokens here, by day, tenant and level; see `cloister usage`.",
+        metavar="FILE",
+        show_default="the data folder if a tenant has a quota, else none",
+    )
     max_vaults: int = _vaults(64, "Sessions that have a vault at once.", ge=1)
     spare_vaults: int = _vaults(2, "Fresh vaults waiting for new sessions.", ge=0)
     session_idle_s: float = _vaults(600.0, "Seconds that a named session is kept.", ge=0.1, name="session-idle")

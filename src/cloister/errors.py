@@ -1,6 +1,10 @@
 """The one error family. Messages hold names, numbers and limits, no prompt text: they may be logged."""
 
 import traceback
+from collections.abc import Mapping
+from typing import Literal
+
+CountedName = Literal["tokens", "requests"]
 
 
 class CloisterError(Exception):
@@ -82,6 +86,10 @@ class Unauthorized(CloisterError, code="invalid_api_key"):
     """The API key is missing or unknown."""
 
 
+class KeyExpired(Unauthorized, code="expired_api_key"):
+    """The API key was known here, and its time is over."""
+
+
 class TokenInvalid(Unauthorized, code="token_invalid"):
     """Something that should be an anonymous token, a challenge or an issuer's key is none that counts here."""
 
@@ -100,6 +108,12 @@ class QueueFull(CloisterError, code="queue_full"):
     def __init__(self, message: str, *, hint: str | None = None, retry_after: int = 1) -> None:
         super().__init__(message, hint=hint)
         self.retry_after = retry_after
+
+
+class QuotaExceeded(QueueFull, code="insufficient_quota"):
+    """The tenant's quota of this day (UTC) does not cover the request. `quota`: limit and rest, by what is counted."""
+
+    quota: Mapping[CountedName, tuple[int, int]] = {}
 
 
 class RequestTimeout(CloisterError, code="request_timeout"):
@@ -178,13 +192,21 @@ class MessageExpired(ChannelBroken, code="message_expired"):
 
 
 def error_from_code(
-    code: str, message: str, *, hint: str | None = None, retry_after: int = 1, param: str | None = None
+    code: str,
+    message: str,
+    *,
+    hint: str | None = None,
+    retry_after: int = 1,
+    param: str | None = None,
+    quota: Mapping[CountedName, tuple[int, int]] | None = None,
 ) -> CloisterError:
     error = _BY_CODE.get(code, CloisterError)(message, hint=hint)
     if isinstance(error, InvalidRequest):
         error.param = param
     if isinstance(error, QueueFull | StartingUp):
         error.retry_after = retry_after
+    if isinstance(error, QuotaExceeded):
+        error.quota = quota or {}
     return error
 
 

@@ -76,7 +76,7 @@ class MpcRoute(ExternalRoute):
         if request is None or request.holder != "mpc":
             return
         if isinstance(message, PromptAccepted):
-            self.node.requests.prompt_accepted(request, message.prompt_tokens)
+            self.prompt_accepted(request, message.prompt_tokens)
         else:
             self.node.requests.advance(request, message)
 

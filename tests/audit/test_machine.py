@@ -19,6 +19,7 @@ from cloister.audit import doors, machine
 from cloister.audit.finding import Outcome
 from cloister.audit.ledger import Attempt
 from cloister.audit.target import Reply, Target
+from cloister.usage import UsageFile
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into other processes")
 SCRIPT = Path(__file__).parent / "small_family.py"
@@ -119,3 +120,11 @@ def test_from_another_machine_nothing_of_it_is_a_pass(family: Started) -> None:
     target = family()
     target.pid = None
     assert {attempt(target).outcome for attempt, _ in ATTEMPTS} == {Outcome.NOT_TRIED}
+
+
+def test_a_usage_file_is_searched_wherever_it_lies(tmp_path: Path) -> None:
+    """A node holds it open, so it needs no place in KEPT_IN."""
+    file = UsageFile(tmp_path / "usage.sqlite")
+    assert file.path in set(machine._written(os.getpid()))
+    file.close()
+    assert file.path not in set(machine._written(os.getpid()))

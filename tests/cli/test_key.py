@@ -1,3 +1,5 @@
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cloister.config import GatewaySettings
@@ -52,3 +54,24 @@ def test_a_file_that_cannot_be_used_is_left_as_it_is(run: Run, tmp_path: Path) -
     file.write_text("[keys\n")
     result = run("key", "new", "alice", "--into", str(file))
     assert result.exit_code == 2 and result.stdout == "" and file.read_text() == "[keys\n"
+
+
+def test_a_key_may_end_and_have_a_quota(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    quota = ("--tokens-a-day", "1000", "--requests-a-day", "9")
+    run("key", "new", "alice", "--expires", "2099-01-31", *quota, "--into", str(file))
+    run("key", "new", "bob", "--days", "90", "--into", str(file))
+    # The newest line is the first.
+    bob, alice = load_keys(GatewaySettings(keys_file=file)).entries
+    assert (alice.tokens_a_day, alice.requests_a_day, bob.tokens_a_day) == (1000, 9, None)
+    assert alice.expires == datetime(2099, 2, 1, tzinfo=UTC).timestamp() and bob.expires is not None
+    left = datetime.fromtimestamp(bob.expires, UTC) - datetime.now(UTC)
+    assert timedelta(days=89) < left < timedelta(days=92)
+    assert re.search(r"expires = 2099-01-31[,} ]", file.read_text())
+
+
+def test_a_last_day_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    for words in (("--expires", "soon"), ("--expires", "2020-01-01"), ("--expires", "2099-01-01", "--days", "3")):
+        result = run("key", "new", "alice", *words, "--into", str(file))
+        assert result.exit_code != 0 and result.stdout == "" and not file.exists(), words

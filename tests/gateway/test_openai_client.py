@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from cloister.config import DEVELOPMENT_KEY
-from cloister.errors import PromptTooLong, QueueFull, RequestTimeout, ServiceUnavailable
+from cloister.errors import PromptTooLong, QueueFull, QuotaExceeded, RequestTimeout, ServiceUnavailable
 from tests.gateway.fakes import LEVELS, MODEL, FakeBackend
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -105,6 +105,22 @@ def test_errors_map_to_the_clients_exceptions(client: openai.OpenAI, url: str, b
         backend.fails = lambda failure=failure: failure
         with pytest.raises(exception):
             create(model=MODEL, messages=HI)
+
+
+def test_a_quota_that_is_used_up_says_how_much_and_until_when_and_is_not_tried_again(
+    url: str, backend: FakeBackend
+) -> None:
+    failures = [QuotaExceeded("Used up.", retry_after=5000), QuotaExceeded("Asked again.")]
+    failures[0].quota = {"tokens": (100, 7), "requests": (9, 0)}
+    backend.fails = lambda: failures.pop(0)
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=DEVELOPMENT_KEY, max_retries=2)
+    with client, pytest.raises(openai.RateLimitError, match="Used up") as refused:
+        client.chat.completions.create(model=MODEL, messages=HI)
+    assert (refused.value.type, refused.value.code) == ("insufficient_quota", "insufficient_quota")
+    headers = refused.value.response.headers
+    assert headers["retry-after"] == "5000"
+    for what, shown in (("tokens", ("100", "7", "5000s")), ("requests", ("9", "0", "5000s"))):
+        assert tuple(headers[f"x-ratelimit-{name}-{what}"] for name in ("limit", "remaining", "reset")) == shown
 
 
 def test_an_error_in_the_middle_of_a_stream_is_raised(client: openai.OpenAI, backend: FakeBackend) -> None:

@@ -21,6 +21,7 @@ from cloister.cli.relay import relay
 from cloister.cli.release import release
 from cloister.cli.serve import serve
 from cloister.cli.up import up
+from cloister.cli.usage import usage
 from cloister.cli.vault import vault
 from cloister.cli.verify import verify
 from cloister.cli.weights import models, weights
@@ -90,7 +91,7 @@ app = typer.Typer(
 )
 app.callback()(main)
 app.command(context_settings={"auto_envvar_prefix": "CLOISTER_SERVE"})(serve)
-for command in (chat, verify, audit, proxy, relay, issuer, up, obfuscate, models, config, version):
+for command in (chat, verify, audit, proxy, relay, issuer, up, usage, obfuscate, models, config, version):
     app.command()(command)
 groups = {"attest": attest, "cache": cache, "cloud": cloud, "key": key, "log": log, "release": release, "vault": vault}
 for name, group in (groups | {"weights": weights}).items():

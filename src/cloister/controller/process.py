@@ -116,6 +116,7 @@ class Controller:
         if self._templates:
             await self._templates.close()
         await self.compute.close()
+        await self.relay.meter.close()
 
     async def _reach_vault_host(self, weights: int, shape: LinkShape) -> VaultHostClient | None:
         maker = self.evidence_maker

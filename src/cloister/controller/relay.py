@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
+from cloister.controller.meter import Meter
 from cloister.controller.requests import Frontend, Frontends, Request, Requests, frontend_of, sanitised, wide
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.open import OpenRoute, SharedRoute
@@ -90,7 +91,8 @@ class Relay:
     ) -> None:
         self._lock, self.offered, serving = lock, offered, self.serving
         self._frontends = Frontends()
-        self.requests = Requests(self._frontends.tell, serving, self._ended)
+        self.meter = Meter(settings, serving)
+        self.requests = Requests(self._frontends.tell, serving, self._ended, self.meter)
         tenants = self.requests.active_tenants
         self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, tenants)
         verification = Verification(VerifyMode.of(settings.verify), self._release, self._deviated)
@@ -143,6 +145,7 @@ class Relay:
         for request in self.requests:
             if frontend_of(request.request_id) == number:
                 self._cancel(request)
+        self.meter.leave_all_of(number)
         self.views.forget(lambda request_id, _: frontend_of(request_id) == number)
 
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
@@ -155,7 +158,9 @@ class Relay:
                 self._ask(self._renumbered(number, ask), message.prompt)
             case Cancel():
                 request_id = wide(number, message.request_id)
-                if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
+                if self._queue.leave(request_id):
+                    self.meter.left(request_id)
+                elif request := self.requests.get(request_id):
                     self._cancel(request)
             case AskStats():
                 if (service := self._node.service) is not None:
@@ -179,6 +184,7 @@ class Relay:
         """Of a tenant that lost its last key nothing is kept."""
         tenants = frozenset(key.tenant for key in keys)
         self.sharing.admit(keys)
+        self.meter.admit(keys)
         for tenant in self._tenants - tenants:
             self.sessions.end_all_of(tenant)
             self._forget(tenant)
@@ -218,19 +224,22 @@ class Relay:
             self.availability.check(message.level, frontend_of(message.request_id))
             match self.routes.get(message.level), message:
                 case OpenRoute() as route, wire.SubmitTokens():
+                    self.meter.begin(message, len(message.prompt))
                     route.submit(message)
                 case VaultRoute(), wire.Ask():
-                    self._queue.enter(self._pending(message, sealed))
+                    self._queue.enter(self._begun(message, sealed))
                 case ExternalRoute() as route, wire.Ask():
-                    route.ask(self._pending(message, sealed))
+                    route.ask(self._begun(message, sealed))
                 case _:
                     raise LevelUnavailable(f"This server does not offer the level {message.level}.", param="protection")
         except (LevelUnavailable, QueueFull, ServiceUnavailable) as reason:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
 
-    def _pending(self, ask: wire.Ask, sealed: SealedPrompt | None) -> PendingRequest:
-        return PendingRequest(ask, ask.prompt if sealed is None else self._lock(sealed, ask.group or ask.tenant))
+    def _begun(self, ask: wire.Ask, sealed: SealedPrompt | None) -> PendingRequest:
+        asked = PendingRequest(ask, ask.prompt if sealed is None else self._lock(sealed, ask.group or ask.tenant))
+        self.meter.begin(ask, asked.bytes)
+        return asked
 
     def _assign(self, asked: PendingRequest) -> None:
         route = self.routes[asked.ask.level]

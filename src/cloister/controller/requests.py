@@ -140,14 +140,26 @@ def params_of(ask: Ask | SubmitTokens) -> dict[int, SamplingParams]:
     return {ask.request_id: ask.params} | {each.request_id: replace(ask.params, seed=each.seed) for each in ask.also}
 
 
+class RequestMeter:
+    """What a request takes (controller.meter). This one counts nothing."""
+
+    def accepted(self, request: Request, prompt_tokens: int, sequences: int) -> None:
+        """QuotaExceeded if the prompt is longer than was thought, and its tenant's quota does not cover it."""
+
+    def left(self, request_id: int, request: Request | None = None, *, refused: bool = False) -> None:
+        """It ended; None: before it was under way."""
+
+
 class Requests:
     def __init__(
         self,
         tell: Callable[[Accepted | Tokens | Failed], None],
         serving: Callable[[], Serving],
         ended: Callable[[Request], None],
+        meter: RequestMeter | None = None,
     ) -> None:
         self._tell, self._serving, self._ended = tell, serving, ended
+        self._meter = meter or RequestMeter()
         self._under_way: dict[int, Request] = {}
         self.active_tenants = ActiveTenants()
         self.prompt_tokens = 0
@@ -172,8 +184,9 @@ class Requests:
     def held_by(self, holder: Holder) -> list[Request]:
         return [request for request in self if request.holder == holder]
 
-    def drop(self, request: Request) -> None:
+    def drop(self, request: Request, *, refused: bool = False) -> None:
         del self._under_way[request.request_id]
+        self._meter.left(request.request_id, request, refused=refused)
         self.active_tenants.leave(request.owner)
 
     def prompt_accepted(self, request: Request, prompt_tokens: int, sequences: int = 1) -> None:
@@ -181,6 +194,7 @@ class Requests:
             raise ProtocolError("A prompt was accepted twice.")
         if prompt_tokens > self._serving().max_context:
             raise ProtocolError("A prompt is longer than the model's context.")
+        self._meter.accepted(request, prompt_tokens, sequences)
         self.read(request, prompt_tokens)
         request.sequences = sequences
         request.in_step = InStep(sequences) if sequences > 1 else None
@@ -215,10 +229,12 @@ class Requests:
         self.end(request)
 
     def refuse(self, request_id: int, reason: CloisterError) -> None:
+        if request_id not in self._under_way:
+            self._meter.left(request_id, refused=True)
         self._tell(failed(request_id, reason))
 
     def end(self, request: Request) -> None:
-        self.drop(request)
+        self.drop(request, refused=not request.accepted)
         self._ended(request)
 
     def _checked(self, request: Request, message: Tokens) -> Tokens:

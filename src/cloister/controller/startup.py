@@ -130,9 +130,9 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
         return
     folder, settings, unsealing = given
     controller = Controller(folder, settings)
+    controller.relay.admit(admission.keys)  # before processes start: the usage file may be unusable
     gateway = Gateway(controller, folder, settings, admission.keys)
     sealed_api = SealedApi(controller, folder, settings, admission.keys)
-    controller.relay.admit(admission.keys)
     admission.watch(gateway.admit, sealed_api.admit, controller.relay.admit)
 
     async def begin() -> str:

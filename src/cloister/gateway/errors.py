@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cloister import errors
-from cloister.errors import CloisterError, InvalidRequest, ModelNotFound, where_raised
+from cloister.errors import CloisterError, InvalidRequest, ModelNotFound, QuotaExceeded, where_raised
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,8 @@ def describe(error: Exception) -> tuple[int, ErrorReply]:
         for kind, status in _STATUS:
             if isinstance(error, kind):
                 param = "model" if kind is ModelNotFound else getattr(error, "param", None)
-                type_name = _TYPES.get(status, "invalid_request_error")
+                quota = error.code if isinstance(error, QuotaExceeded) else None  # this code is its own type at OpenAI
+                type_name = quota or _TYPES.get(status, "invalid_request_error")
                 return status, ErrorReply(ErrorBody(str(error), type_name, param, error.code))
         if elsewhere := FAILED_ELSEWHERE.match(str(error)):
             _log.error("Unexpected %s in another process.", elsewhere[1] if elsewhere[1] in _KNOWN else "error")
@@ -82,6 +83,11 @@ def error_response(error: Exception) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     elif status in _RETRY_S:
         headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", _RETRY_S[status]))))
+    if isinstance(error, QuotaExceeded):
+        headers["x-should-retry"] = "false"  # OpenAI's SDKs would try twice more within seconds
+        for what, (limit, left) in error.quota.items():
+            for name, value in (("limit", limit), ("remaining", left), ("reset", f"{error.retry_after}s")):
+                headers[f"x-ratelimit-{name}-{what}"] = str(value)
     return Response(msgspec.json.encode(reply), status, headers, "application/json")
 
 

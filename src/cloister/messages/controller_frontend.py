@@ -24,15 +24,24 @@ from cloister.messages.types import (
 )
 
 MAX_PART_BYTES = 1 << 18
+MOST_A_DAY = 10**15
+LAST_SECOND = 253_402_300_799  # of the year 9999
+
+
+DayCount = Annotated[int, Meta(ge=0, le=MOST_A_DAY)]
 
 
 class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """One API key, by its SHA-256, and its owner. Without a trust group a tenant shares no vault."""
+    """One API key, by its SHA-256, and its owner. Without a trust group a tenant shares no vault. `expires`: seconds
+    since 1970. `tokens_a_day`, `requests_a_day`: the tenant's; 0: no limit, None: the server's."""
 
     digest: Digest
     tenant: Name
     trust_group: Annotated[str, Meta(max_length=64)] = ""
     operator: bool = False
+    expires: Annotated[int, Meta(ge=0, le=LAST_SECOND)] | None = None
+    tokens_a_day: DayCount | None = None
+    requests_a_day: DayCount | None = None
 
 
 KeyEntries = Annotated[tuple[KeyEntry, ...], Meta(max_length=65536)]

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from cloister.errors import CountedName
 from cloister.levels import LevelName, PolicyName
 from cloister.messages.types import (
     MAX_SEQUENCES,
@@ -66,14 +67,19 @@ class Tokens(RequestMessage, frozen=True):
     shared: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
 
 
+Rest = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
+
+
 class Failed(Message, frozen=True):
-    """`code` is a CloisterError's; the message has no user content; `param`: the field that is wrong."""
+    """`code` is a CloisterError's; the message has no user content; `param`: the field that is wrong; `quota`: of
+    errors.QuotaExceeded."""
 
     request_id: RequestId
     code: Name
     message: Annotated[str, Meta(max_length=4096)]
     retry_after: int = 0
     param: Annotated[str, Meta(pattern="^[a-z_]{1,64}$")] | None = None
+    quota: dict[CountedName, Rest] = field(default_factory=dict)
 
 
 class Reuse(Struct, frozen=True, forbid_unknown_fields=True):

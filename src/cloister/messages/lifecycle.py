@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from cloister.errors import CloisterError, error_from_code, where_raised
+from cloister.errors import CloisterError, QuotaExceeded, error_from_code, where_raised
 from cloister.messages.generation import Failed
 from cloister.messages.types import Message, Name
 
@@ -29,13 +29,15 @@ def failed(request_id: int, error: Exception) -> Failed:
     if not isinstance(error, CloisterError):
         error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
     retry_after, param = getattr(error, "retry_after", 0), getattr(error, "param", None)
-    return Failed(request_id, error.code, str(error), retry_after, param)
+    quota = dict(error.quota) if isinstance(error, QuotaExceeded) else {}
+    return Failed(request_id, error.code, str(error), retry_after, param, quota)
 
 
 def raised(event: Failed | CloisterError) -> CloisterError:
     if isinstance(event, CloisterError):
         return event
-    return error_from_code(event.code, event.message, retry_after=event.retry_after, param=event.param)
+    code, retry_after, param = event.code, event.retry_after, event.param
+    return error_from_code(code, event.message, retry_after=retry_after, param=param, quota=event.quota)
 
 
 def start_failed(error: Exception, what: str) -> StartFailed:

@@ -10,7 +10,7 @@ from cloister.controller.requests import Request, Requests
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, Sessions
 from cloister.controller.verification import Verification
-from cloister.errors import ProtocolError, ServiceUnavailable, VaultLost
+from cloister.errors import ProtocolError, QuotaExceeded, ServiceUnavailable, VaultLost
 from cloister.levels import Level, PolicyName
 from cloister.messages.controller_frontend import Serving
 from cloister.messages.generation import Cancel
@@ -69,6 +69,14 @@ class Route(ABC):
     @abstractmethod
     def cancel(self, request: Request) -> None:
         """The request is no longer under way: tell the process that generates for it."""
+
+    def prompt_accepted(self, request: Request, prompt_tokens: int, sequences: int = 1) -> None:
+        """A prompt that its tenant's quota does not cover, now that its length is known, goes no further."""
+        try:
+            self.node.requests.prompt_accepted(request, prompt_tokens, sequences)
+        except QuotaExceeded as reason:
+            self.cancel(request)
+            self.node.requests.fail(request, reason)
 
     def from_service(self, request: Request, message: msgspec.Struct) -> None:
         raise ProtocolError("The service speaks of a request it does not have.")

@@ -53,7 +53,7 @@ class VaultRoute(Route):
         match message:
             case PromptAccepted():
                 self.check_sequences(request, message.sequences)
-                self.node.requests.prompt_accepted(request, message.prompt_tokens, message.sequences)
+                self.prompt_accepted(request, message.prompt_tokens, message.sequences)
             case Failed():
                 self.advance(request, message)
             case _:

@@ -8,6 +8,9 @@ export function adviceFor(error) {
   if (error.code === "vault_lost") {
     return { advice: "The vault that held your message ended. Your message is gone with it; send it again.", action: "retry" };
   }
+  if (error.code === "insufficient_quota") {
+    return { advice: "Your message is in the box below: ask for less under Settings, or send it again later.", action: null };
+  }
   if (error.status === 429 || error.status === 503) {
     const state = error.status === 429 ? "busy" : "not ready";
     const wait = error.retryAfter ? `about ${error.retryAfter} s` : "a moment";

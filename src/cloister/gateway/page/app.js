@@ -94,6 +94,7 @@ async function ask(question, node) {
 
 /** Sent again unchanged it would be refused again. */
 function isRefused(problem) {
+  if (problem?.code === "insufficient_quota") return true;
   return problem?.status >= 400 && problem.status < 500 && problem.status !== 429;
 }
 
