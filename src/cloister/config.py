@@ -24,7 +24,7 @@ DEVELOPMENT_KEY = "cloister-dev"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"  # as users read it
 
 
-_LIMITS = ("ge", "le", "min_length", "max_length")
+_LIMITS = ("ge", "le", "min_length", "max_length", "pattern")
 
 
 def option(default: Any, description: str, **shown: Any) -> Any:
@@ -71,6 +71,10 @@ class _Frozen(BaseModel):
         return value.absolute() if isinstance(value, Path) else value
 
 
+_ORIGIN = r"https?://[A-Za-z0-9.\-\[\]]+(:[0-9]{1,5})?"
+_ORIGINS = rf"^{_ORIGIN}(,{_ORIGIN})*$"
+
+
 class GatewaySettings(_Frozen):
     host: str = option("127.0.0.1", "Address to listen on. Other than loopback needs --keys.")
     port: int = option(8000, "Port to listen on; 0: any free port.", ge=0, le=65535)
@@ -88,6 +92,11 @@ class GatewaySettings(_Frozen):
         0,
         "Events of a stream leave on this beat, all of one size; 0: at once. Sealed streams always have a beat.",
         **{"ge": 0, "le": 10_000, "name": "beat", "metavar": "MS"},
+    )
+    allow_origin: str | None = option(
+        None,
+        "Web pages of these origins may call the API from browsers: https://a.example,https://b.example",
+        **{"pattern": _ORIGINS, "max_length": 4096, "show_default": "none", "metavar": "ORIGINS"},
     )
     cloud: Path | None = option(
         None, "Take anonymous tokens, too: the list of this cloud's nodes and token keys.", show_default="none"

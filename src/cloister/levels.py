@@ -105,6 +105,10 @@ _UNVERIFIED = Refusal("verify", "At the level 'mpc' no vault computes an answer 
 _OTHER_PENALTIES = "Use presence_penalty or frequency_penalty, or the level 'isolated'."
 _ONLY_PARTITIONED = Refusal("stop_recitation", "This is for the level 'partitioned'.", "Ask for it, or leave it out.")
 _NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED, _ONLY_PARTITIONED)
+_NO_MINIMUM = Refusal("min_tokens", "At the level 'mpc' the model's end tokens stay possible.", "Leave it out.")
+_STOPS_SHOW = Refusal(
+    "stop_token_ids", "A token of a secret among them would show which variant is real.", "Use `stop`, or leave it out."
+)
 _ENDS_APART = "One of λ+1 answers would end before the others, and show which is real."
 
 
@@ -182,6 +186,7 @@ LEVELS: dict[str, Level] = {
                 Refusal("stop_recitation", _ENDS_APART, "Leave it out, or ask for the level 'partitioned'."),
                 *_several_hidden(),
                 *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
+                _STOPS_SHOW,
             ),
             obfuscates=True,
         ),
@@ -211,7 +216,14 @@ LEVELS: dict[str, Level] = {
             reader=Reader.MPC_CLIENT,
             decodes=Decodes.PARTIES,
             needs=Needs.PARTIES,
-            refuses=(_ONLY_OBFUSCATED, _ONLY_PARTITIONED, _UNVERIFIED, *_kept_from_sampling("mpc"), *_need_logits()),
+            refuses=(
+                _ONLY_OBFUSCATED,
+                _ONLY_PARTITIONED,
+                _UNVERIFIED,
+                _NO_MINIMUM,
+                *_kept_from_sampling("mpc"),
+                *_need_logits(),
+            ),
             default_rank=2,
             default_tokens=16,
             slow=True,

@@ -37,6 +37,8 @@ def engine_with_links(runner: FakeRunner, links: int = 1, **settings: int):
         {"seed": 5, "logit_bias": {3: 4.0, 9: -100.0}, "max_tokens": 20},
         {"seed": 1, "stop_tokens": (3, 9, 11), "max_tokens": 100},
         {"seed": 2, "stop_tokens": tuple(range(32))},
+        {"seed": 1, "stop_tokens": (3, 9, 11), "min_tokens": 30, "max_tokens": 100},
+        {"temperature": 0, "stop_tokens": tuple(range(16)), "min_tokens": 7, "logprobs": 1},
         {"seed": 1, "max_tokens": 1},
         {"seed": 1, "max_tokens": 2},
         {"seed": 1, "max_tokens": 1000},

@@ -123,6 +123,20 @@ def test_repetition_penalty_reaches_prompt_and_output():
     assert one(negative, prompt=(0,), temperature=0, repetition_penalty=1.2) == 1
 
 
+def test_no_stop_token_comes_before_so_many_others():
+    logits = torch.zeros(V)
+    logits[[7, 8]] = 5.0
+    limits = {"temperature": 0, "stop_tokens": (7, 150), "min_tokens": 3}
+    assert [one(logits, outputs=(1,) * count, **limits) for count in range(5)] == [8, 8, 8, 7, 7]
+    grown = sequence(**limits)
+    said = []
+    for _ in range(4):
+        said += Sampler(V).sample(logits[None], [grown], [0]).tokens
+        grown.append(said[-1])
+    assert said == [8, 8, 8, 7] and grown.output.stopped
+    assert 7 not in support(logits, temperature=1.0, stop_tokens=(7,), min_tokens=1)
+
+
 def test_presence_penalty_is_for_outputs_and_once():
     logits = torch.tensor([2.0, 1.0, 0.0])
     assert one(logits, prompt=(0,), temperature=0, presence_penalty=1.5) == 0

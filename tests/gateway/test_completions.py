@@ -34,6 +34,29 @@ async def stream(http: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]
 
 
 @AT_EVERY_LEVEL
+async def test_a_stop_token_ends_the_answer_and_is_not_shown(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    await ask(http, stop_token_ids=[ord("w"), ord("z")], min_tokens=2, max_tokens=40.0)
+    params = backend.submitted[0].params
+    assert params.stop_tokens == (*ByteTokenizer.stop_tokens, ord("w"), ord("z"))
+    assert (params.min_tokens, params.max_tokens) == (2, 40)
+    await ask(http, stop_token_ids=[5], ignore_eos=True)
+    assert backend.submitted[1].params.stop_tokens == (5,)
+
+
+@AT_EVERY_LEVEL
+@pytest.mark.parametrize("step", [1, 3, 50])
+@pytest.mark.parametrize("scored", [None, 0])
+async def test_a_stop_string_ends_nothing_too_early(
+    http: httpx.AsyncClient, backend: FakeBackend, step: int, scored: int | None
+) -> None:
+    backend.step = step
+    for least in range(20):
+        got = await ask(http, stop="o", min_tokens=least, logprobs=scored)
+        ends = [at for at, letter in enumerate(SAID) if letter == "o" and at >= least]
+        assert got["choices"][0]["text"] == SAID[: ends[0]], "the first that is complete after so many tokens"
+
+
+@AT_EVERY_LEVEL
 @pytest.mark.parametrize(
     ("prompt", "read"),
     [

@@ -26,7 +26,7 @@ PATIENCE_S = 2700
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_S)]  # 200 prompts of a whole model, on two slow cores
 
 GREEDY = {"temperature": 0}
-SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 7, "presence_penalty": 0.4}
+SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 7, "presence_penalty": 0.4, "min_tokens": 12}
 Chat = list[dict[str, Any]]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 

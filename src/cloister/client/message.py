@@ -30,7 +30,16 @@ PARAMETERS = frozenset(
     (
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
         *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-        *("logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "ignore_eos"),
+        *(
+            "logit_bias",
+            "logprobs",
+            "top_logprobs",
+            "prompt_logprobs",
+            "echo",
+            "ignore_eos",
+            "min_tokens",
+            "stop_token_ids",
+        ),
         *("protection", "session", "mpc_reveal", "cache_salt", "obfuscation", "stop_recitation", "verify"),
     )
 )

@@ -29,13 +29,15 @@ class Adjustments:
     """One sequence's penalties and bias, kept up to date token by token on the device of the logits.
     Only the tokens concerned are touched, in this order: repetition penalty for every token of the prompt or the output
     (a positive logit is divided by it, a negative one multiplied); minus frequency_penalty × its count and minus
-    presence_penalty for every token of the output; plus logit_bias."""
+    presence_penalty for every token of the output; plus logit_bias; and no stop token before `min_tokens` others."""
 
     def __init__(
         self, params: SamplingParams, prompt: Sequence[int], outputs: Sequence[int], device: torch.device
     ) -> None:
         self._params = params
         self._penalises = penalises(params)
+        self._due = params.min_tokens  # so many more before a stop token
+        self._stops = token_tensor(list(params.stop_tokens) if params.min_tokens else [], device)
         seen = dict.fromkeys(prompt) if self._penalises else {}
         self._place: dict[int, int] = {token: place for place, token in enumerate(seen)}
         self._tokens = token_tensor(list(self._place), device, room=max(64, 2 * len(self._place)))
@@ -46,6 +48,7 @@ class Adjustments:
             self.note(token)
 
     def note(self, token: int) -> None:
+        self._due -= 1
         if not self._penalises:
             return
         place = self._place.setdefault(token, len(self._place))
@@ -76,6 +79,8 @@ class Adjustments:
             row[tokens] = logits
         if params.logit_bias:
             row[self._biased] += self._bias
+        if self._due > 0:
+            row[self._stops] = float("-inf")
 
 
 def penalises(params: SamplingParams) -> bool:
@@ -85,7 +90,7 @@ def penalises(params: SamplingParams) -> bool:
 
 def adjusts(params: SamplingParams) -> bool:
     """Whether these parameters change logits at all, before temperature."""
-    return bool(params.logit_bias) or penalises(params)
+    return bool(params.logit_bias) or params.min_tokens > 0 or penalises(params)
 
 
 def padded(logits: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from cloister import __version__
@@ -26,6 +27,7 @@ from cloister.gateway.openapi import describe, replies
 from cloister.gateway.schema import ChatRequest, CompletionRequest
 from cloister.keys import KeyRing, load_keys
 from cloister.prompts.tokenizer import Tokenizer
+from cloister.request_fields import LEVEL_HEADER, SEQUENCES_HEADER, SESSION_HEADER, SUBSTITUTES_HEADER
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {
@@ -54,6 +56,7 @@ class PageInfo(msgspec.Struct):
 
 
 router = APIRouter()
+TOLD_HEADERS = [LEVEL_HEADER, SESSION_HEADER, SEQUENCES_HEADER, SUBSTITUTES_HEADER, "X-Request-Id", "Retry-After"]
 BARE: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}  # FastAPI's pages use a CDN
 
 
@@ -125,5 +128,8 @@ def create_app(
     if carrier is not None:
         app.state.carrier = carrier
         app.include_router(sealed.router)
+    if settings.allow_origin is not None:
+        allow = {"allow_origins": settings.allow_origin.split(","), "allow_methods": ["GET", "POST", "DELETE"]}
+        app.add_middleware(CORSMiddleware, **allow, allow_headers=["*"], expose_headers=TOLD_HEADERS)
     mount_page(app)
     return app

@@ -50,8 +50,9 @@ class StopWatch:
         self._patterns, self._matched = patterns, [0] * len(patterns)
         self._held, self.hit = "", False
 
-    def push(self, text: str) -> str:
-        """Take the next piece; return the text that can no longer be part of a stop string."""
+    def push(self, text: str, *, early: bool = False) -> str:
+        """Take the next piece; return the text that can no longer be part of a stop string. `early`: none ends in it
+        that counts."""
         if self.hit:
             return ""
         held = self._held + text
@@ -62,7 +63,8 @@ class StopWatch:
                 length = matched[which] = pattern.advance(matched[which], character)
                 if length == len(pattern.text):
                     longest = max(longest, length)
-            if longest:
+                    matched[which] = pattern.fallback[length]
+            if longest and not early:
                 self.hit, self._held = True, ""
                 return held[: end - longest]
         keep = max(matched)
@@ -138,15 +140,17 @@ class Choice:
         self._progress = message.progress or self._progress
         self.cached_tokens += message.cached
         tokens = message.tokens
+        due = max(0, self.params.min_tokens - self.output_tokens)  # no stop string ends the text before
         self.output_tokens += len(tokens)
         if message.finish == "stop" and tokens and tokens[-1] in self.params.stop_tokens:
             tokens = tokens[:-1]
         if self._scores is None or message.logprobs is None:
-            self._decode(self._stream.push(tokens))
+            self._decode(self._stream.push(tokens[:due]), early=True)
+            self._decode(self._stream.push(tokens[due:]))
         else:
-            for token, score in zip(tokens, message.logprobs, strict=False):
+            for place, (token, score) in enumerate(zip(tokens, message.logprobs, strict=False)):
                 self._unreleased.append(ScoredToken(token, score.logprob, score.top, self._decoded))
-                self._decode(self._stream.push((token,)))
+                self._decode(self._stream.push((token,)), early=place < due)
         if message.finish is not None and self.finish is None:
             self._end(message.finish)
 
@@ -157,9 +161,9 @@ class Choice:
             self._scores = []
         return delta
 
-    def _decode(self, text: str) -> None:
+    def _decode(self, text: str, *, early: bool = False) -> None:
         self._decoded += len(text)
-        self._release(text if self._watch is None else self._watch.push(text))
+        self._release(text if self._watch is None else self._watch.push(text, early=early))
         if self._watch is not None and self._watch.hit:
             self._unreleased.clear()
             self.finish = "stop"

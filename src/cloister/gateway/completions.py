@@ -291,8 +291,15 @@ def _params(api: Api, body: Body, level: Level, job: Job, default_tokens: int) -
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     if bias and max(bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias: Token ids must be below {vocabulary}.", param="logit_bias")
+    stops = dict.fromkeys((*(() if body.ignore_eos else api.tokenizer.stop_tokens), *(body.stop_token_ids or ())))
+    if stops and max(stops) >= vocabulary:
+        raise InvalidRequest(f"stop_token_ids: Token ids must be below {vocabulary}.", param="stop_token_ids")
+    limit = answer_tokens(prompt_tokens, body.token_limit, default_tokens, context)
+    if body.min_tokens and body.min_tokens > limit:
+        raise InvalidRequest(f"min_tokens: The answer may have {limit} tokens.", param="min_tokens")
     return SamplingParams(
-        max_tokens=answer_tokens(prompt_tokens, body.token_limit, default_tokens, context),
+        max_tokens=limit,
+        min_tokens=body.min_tokens or 0,
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=min(max(_first(body.top_k, defaults.top_k, 0), 0), vocabulary),
         top_p=max(_first(body.top_p, defaults.top_p, 1.0), _SMALLEST_TOP_P),
@@ -303,7 +310,7 @@ def _params(api: Api, body: Body, level: Level, job: Job, default_tokens: int) -
         logprobs=body.alternatives,
         prompt_logprobs=body.alternatives if body.echoes else None,
         logit_bias=bias,
-        stop_tokens=() if body.ignore_eos else api.tokenizer.stop_tokens,
+        stop_tokens=tuple(stops),
         mpc_reveal=body.mpc_reveal or "token",
         stop_recitation=bool(body.stop_recitation),
     )

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import pydantic
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+)
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
@@ -19,6 +27,7 @@ from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat
 from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
 
 MAX_CHOICES = 128
+MAX_STOP_TOKENS = 64
 
 AnyPrompt = Prompt | SealedPrompt
 Substitute = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -64,6 +73,8 @@ def _unserved(name: str) -> Any:
     return Field(default=None, json_schema_extra={"enum": [*cast(Any, SAY_NOTHING[name])]})
 
 
+Whole = BeforeValidator(lambda value: int(value) if type(value) is float and value.is_integer() else value)
+"""Some clients write 4.0."""
 NoTools = Annotated[list[Any] | None, _only(not_, "Tools and functions are not supported")]
 NoToolChoice = Annotated[Any, _asks_nothing("tool_choice", "Tools are not supported; 'auto' and 'none' use none")]
 NoFunctionCall = Annotated[Any, _asks_nothing("function_call", "Functions are not supported; 'auto' calls none")]
@@ -133,17 +144,25 @@ class GenerationRequest(Given):
     model: Annotated[str, StringConstraints(max_length=1024)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    n: Annotated[int | None, Whole] = Field(default=None, ge=1, le=MAX_CHOICES)
     temperature: float | None = Field(default=None, ge=0, le=2, description="0 is greedy; default the model's, else 1")
     top_p: float | None = Field(default=None, ge=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 switch it off")
+    top_k: Annotated[int | None, Whole] = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 switch it off")
     min_p: float | None = Field(default=None, ge=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
     logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = Field(default=None, max_length=1024)
-    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1, description="drawn at random when left out")
+    seed: Annotated[int | None, Whole] = Field(
+        default=None, ge=-(2**63), le=2**63 - 1, description="drawn at random when left out"
+    )
     stop: StopString | StopList | None = Field(default=None, description="one string or at most 16")
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = Field(
+        default=None, max_length=MAX_STOP_TOKENS, description="tokens that end the answer, beside the model's own"
+    )
+    min_tokens: Annotated[int | None, Whole] = Field(
+        default=None, ge=0, le=2**31 - 1, description="nothing ends the answer before so many tokens"
+    )
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
     protection: str | None = Field(
         default=None,
@@ -187,6 +206,7 @@ class GenerationRequest(Given):
         """The fields in use that not every level serves (levels.Refusal)."""
         off = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "repetition_penalty": (None, 1)}
         off |= {"mpc_reveal": (None,), "obfuscation": (None,), "n": (None, 1)}
+        off |= {"stop_token_ids": (None, []), "min_tokens": (None, 0)}
         off |= {"stop_recitation": (None, False), "verify": (None, False)}
         return {name for name, values in off.items() if getattr(self, name) not in values}
 
@@ -200,10 +220,12 @@ class GenerationRequest(Given):
 
 
 class ChatOptions(GenerationRequest):
-    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="default 1024; the older name")
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    max_tokens: Annotated[int | None, Whole] = Field(
+        default=None, ge=1, le=2**31 - 1, description="default 1024; the older name"
+    )
+    max_completion_tokens: Annotated[int | None, Whole] = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
+    top_logprobs: Annotated[int | None, Whole] = Field(default=None, ge=0, le=20, description="needs logprobs: true")
     response_format: ResponseFormat | None = None
     tools: NoTools = Field(default=None, json_schema_extra=EMPTY)
     tool_choice: NoToolChoice = _unserved("tool_choice")
@@ -246,11 +268,15 @@ class SealedChatRequest(ChatOptions):
 
 
 class CompletionOptions(GenerationRequest):
-    max_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores")
-    logprobs: int | None = Field(default=None, ge=0, le=20, description="alternatives reported beside each token")
+    max_tokens: Annotated[int | None, Whole] = Field(
+        default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores"
+    )
+    logprobs: Annotated[int | None, Whole] = Field(
+        default=None, ge=0, le=20, description="alternatives reported beside each token"
+    )
     echo: bool | None = None
     suffix: NoSuffix = None
-    best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    best_of: Annotated[int | None, Whole] = Field(default=None, ge=1, le=MAX_CHOICES)
 
     @property
     def token_limit(self) -> int | None:

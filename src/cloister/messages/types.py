@@ -49,7 +49,8 @@ class RequestMessage(Message, frozen=True):
 
 
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
-    """temperature 0 is greedy; top_k 0 and top_p 1 are off. Token t's draw depends on `seed` and t alone; None is drawn
+    """temperature 0 is greedy; top_k 0 and top_p 1 are off. No token of `stop_tokens` comes before `min_tokens` others.
+    Token t's draw depends on `seed` and t alone; None is drawn
     by the process that reads the prompt. `logprobs`: alternatives beside the chosen token (0: it only). `mpc_reveal`:
     what is opened to the prompt's holder. `stop_recitation`: see vault.recitation."""
 
@@ -68,6 +69,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=dict
     )
     stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     mpc_reveal: Revealed = "token"
     stop_recitation: bool = False
 
@@ -90,6 +92,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
             "top_k": self.top_k > 0,
             "min_p": self.min_p > 0,
             "repetition_penalty": self.repetition_penalty != 1,
+            "min_tokens": self.min_tokens > 0,
             "logprobs": self.logprobs is not None,
             "prompt_logprobs": self.prompt_logprobs is not None,
             "mpc_reveal": self.mpc_reveal != "token",
