@@ -62,6 +62,8 @@ IRRELEVANT = {
     "controller.release": "the evidence has the release and its proof",
     "gateway.host": "sealed requests pass the gateway as bytes, wherever it listens",
     "gateway.port": "as gateway.host",
+    "gateway.tls_cert": "sealed requests pass as bytes, wherever TLS ends",
+    "gateway.tls_key": "as gateway.tls_cert",
     "gateway.node_name": "which of the list's nodes this is: a client asks the one that its token names",
     "gateway.spent": "nonces of tokens, which name nobody",
     "gateway.token_budget": _LIMIT,

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 
 from cloister.attest.evidence import Statement
+from cloister.certificate import read_certificate
 from cloister.channel.envelope import receive_release
 from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings
@@ -98,7 +99,8 @@ class Delivery:
             on_end=self._ended,
         )
         settings, degraded = self._settings.gateway, self._settings.controller.allow_degraded_sandbox
-        waiting.send(StartKeyWaiting(settings.model_dump_json().encode(), degraded))
+        certificate = read_certificate(settings)
+        waiting.send(StartKeyWaiting(settings.model_dump_json().encode(), degraded, certificate))
         return (await waiting.ready).url
 
     async def close(self) -> None:
