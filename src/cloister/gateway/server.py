@@ -70,7 +70,7 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._address: str | None = None
-        self._raw: asyncio.BaseTransport | None = None
+        self._raw: asyncio.Transport | None = None
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._refusal = "invalid_http"
@@ -137,7 +137,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def drop(self) -> None:
         self._head_is_whole()
-        if isinstance(self._raw, asyncio.WriteTransport):
+        if self._raw is not None:
             self._raw.abort()
 
     def _check(self, fits: bool) -> None:
@@ -193,8 +193,7 @@ class TlsConnection(SSLProtocol):
         )
         self._connection = connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self._connection.admit(transport):
             super().connection_made(transport)
 
