@@ -146,6 +146,7 @@ class EngineSettings(_Frozen):
 
 
 class MachineSettings(_Frozen):
+    log_format: Literal["text", "json"] = option("text", "Log lines for people, or one JSON object each.")
     allow_degraded_sandbox: bool = _vaults(False, "Serve although this kernel lacks a layer of the sandbox.")
     attester: AttesterChoice = _evidence(
         "auto",

@@ -57,6 +57,7 @@ IRRELEVANT = {
     "controller.vault_host_policy": "what the node asks of a vault host; clients see its evidence and ask themselves",
     "controller.sealed_weights": _WEIGHTS,
     "controller.provider_key": _WEIGHTS,
+    "controller.log_format": "how lines look; what may be in them is the same",
     "controller.attester": "the evidence itself shows which hardware attests the machine",
     "controller.gpu_evidence": "the statement counts the GPUs that evidence shows; one that computes unseen is refused",
     "controller.release": "the evidence has the release and its proof",
@@ -87,6 +88,7 @@ HOST_IRRELEVANT = {
     "vault_deadline_s": _PATIENCE,
     "attester": IRRELEVANT["controller.attester"],
     "gpu_evidence": IRRELEVANT["controller.gpu_evidence"],
+    "log_format": IRRELEVANT["controller.log_format"],
     "release": "the evidence has its measurement, which must be the node's",
     "engine.private_layers": "vaults of a vault host have none: a server that asks for them does not start",
 } | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}

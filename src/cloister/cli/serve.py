@@ -58,4 +58,5 @@ def serve(settings: Settings) -> None:
             folder = ModelFolder(bundle.header.model, file, {})
         find_offer(settings, folder)
     shown = release.manifest if settings.controller.release else None
-    become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
+    log_format = settings.controller.log_format
+    become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown, log_format)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 from pathlib import Path
 from time import time
@@ -33,6 +34,7 @@ from cloister.process.handle import ModuleHandle
 from cloister.process.hardening import signals_held
 from cloister.sealed_weights.file import WeightsBundle, read_provider_key
 
+log = logging.getLogger(__name__)
 GRACE_S = 10.0
 KEY_HELD_S = 60.0  # promised in evidence: long enough to release the weights' key to it
 Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
@@ -61,6 +63,7 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
     delivery = Delivery(bundle, settings)
     try:
         url = await delivery.open()
+        log.info("The node waits for its weights' key at %s.", url)
         console.print(f"{bundle.header.model} is sealed; waiting for its key at {url}", soft_wrap=True)
         console.print(f"  cloister weights release {url} --key FILE --policy FILE", markup=False, soft_wrap=True)
         key = await asyncio.shield(delivery.key)

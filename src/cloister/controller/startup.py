@@ -163,6 +163,7 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
             tee, notes = controller.evidence_maker.tee, controller.notes
+            log.info("The node listens at %s; ready in %.1f s.", url, seconds)
             say_ready(console, url, name, controller.relay.serving(), settings, tee, seconds, notes)
             say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
             _drain_first(gateway, settings.gateway.drain_s)

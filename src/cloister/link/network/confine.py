@@ -1,5 +1,6 @@
 """The seal of a bridge, which reads from the network, in its parent's namespaces: no file, connection or process."""
 
+import logging
 import os
 import socket
 import sys
@@ -7,12 +8,14 @@ import threading
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from cloister.errors import CloisterError, SandboxIncomplete, where_raised
+from cloister.errors import SandboxIncomplete, where_raised
 from cloister.link.memory import links
 from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.resources import close_all_but
+
+log = logging.getLogger(__name__)
 
 
 def run_bridge(control: socket.socket, serve: Callable[[socket.socket], None]) -> None:
@@ -44,8 +47,7 @@ def say(reason: Exception) -> None:
     """One line for the operator; none for a ConnectionError: the owner of the local process reports its end."""
     if isinstance(reason, ConnectionError):
         return
-    words = str(reason) if isinstance(reason, CloisterError) else f"ended by {where_raised(reason)}"
-    print(f"cloister: {words}", file=sys.stderr, flush=True)
+    log.error("A bridge ended (%s).", where_raised(reason))
 
 
 def _run(loop: Callable[[], None], gate: threading.Barrier) -> None:
