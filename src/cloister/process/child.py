@@ -25,7 +25,7 @@ def environment(**more: str) -> dict[str, str]:
     passed = {k: v for k, v in os.environ.items() if k in _PASSED_ON or k.startswith(_PASSED_ON_PREFIXES)}
     if interpreter.running() is not None:
         passed = {k: v for k, v in passed.items() if k not in _WHERE_CODE_IS}
-    passed.pop(FOR_PARENT, None)  # its parent reads lines; a child of its own may write elsewhere
+    passed.pop(FOR_PARENT, None)  # its parent reads lines; its own child may write elsewhere
     return {**passed, **more}
 
 

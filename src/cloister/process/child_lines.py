@@ -1,5 +1,5 @@
 """What children write to their standard output and error: log lines. The second filter: only templates that are listed
-here pass, with numbers, names of errors and libraries, and files of ours. All else is counted, and not shown."""
+here pass, with numbers, names of errors and libraries, and our own files. All else is counted, and not shown."""
 
 import asyncio
 import builtins

@@ -142,7 +142,7 @@ def _command_line() -> tuple[int, int]:
 
 
 def hide_tracebacks() -> None:
-    """Nor those of threads, and of what fails where nobody can be told."""
+    """Nor those of threads, and of what fails while an object is freed."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not issubclass(kind, KeyboardInterrupt):

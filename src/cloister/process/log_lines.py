@@ -72,8 +72,8 @@ def as_text(line: LogLine, moment: float) -> str:
 
 
 def as_json(line: LogLine, moment: float) -> str:
-    told = {"time": _stamp(moment), "severity": line.severity, "process": line.process, "message": message_of(line)}
-    return json.dumps({**told, "template": line.template, **({"request": line.request} if line.request else {})})
+    shown = {"time": _stamp(moment), "severity": line.severity, "process": line.process, "message": message_of(line)}
+    return json.dumps({**shown, "template": line.template, **({"request": line.request} if line.request else {})})
 
 
 def _stamp(moment: float) -> str:
@@ -108,7 +108,7 @@ class LineHandler(logging.Handler):
         return LogLine(severity, self._process, template, words, REQUEST.get())
 
     def _word(self, value: object) -> LogWord:
-        """Unsafe unless it is a number, a member of an Enum, a short name, an error of ours, or an operator's path."""
+        """Unsafe unless it is a number, a member of an Enum, a short name, our own error, or an operator's path."""
         if isinstance(value, Enum):
             value = value.value
             return value if isinstance(value, int | float) else str(value)
