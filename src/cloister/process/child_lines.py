@@ -36,6 +36,7 @@ TEMPLATES = frozenset(
         "Serving with the slow reference kernels. %s",
         "A connection cannot be accepted: %s.",
         "A door failed: %s.",
+        "Party %d ended (%d); starting it again.",
         "Connections that did not prove who they are: %d more.",
         "A file that is not of the release would have run.",
     }
