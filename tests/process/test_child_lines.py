@@ -125,7 +125,7 @@ def test_the_list_has_what_children_log_and_nothing_that_no_code_logs() -> None:
     assert len(theirs) > 6 and theirs <= TEMPLATES
     written_apart = {LIBRARY, NO_LITERAL, "A file that is not of the release would have run."}
     assert logged(SOURCE) | logged(SOURCE.parent / "cloister_mpc") | written_apart >= TEMPLATES
-    sources = "".join(path.read_text() for path in (SOURCE / "compute").rglob("*.py"))
+    sources = "".join(path.read_text() for package in ("compute", "link") for path in (SOURCE / package).rglob("*.py"))
     assert all(sentence in sources for sentence in SENTENCES)
     assert {"ValueError", "CloisterError", "setup_error"} <= NAMES and "secret" not in NAMES
 

@@ -31,7 +31,7 @@ TEMPLATES = frozenset(
         "Unexpected %s.",
         "Unexpected %s in another process.",
         "A control socket failed: %s.",
-        "A bridge ended (%s).",
+        "A bridge ended. %s",
         "A step failed: %s.",
         "Serving with the slow reference kernels. %s",
         "A connection cannot be accepted: %s.",

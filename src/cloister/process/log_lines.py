@@ -24,7 +24,16 @@ REQUEST: ContextVar[str] = ContextVar("request", default="")  # the X-Request-Id
 FOR_PARENT = "CLOISTER_LOG_LINES"  # set where standard error leads to a parent that reads lines
 NO_LITERAL = "A message that is no literal of the code is not shown."
 LIBRARY = "The library %s logged a line, which is not shown."
-SENTENCES = frozenset({"The native kernels need a C compiler and none was found."})
+SENTENCES = frozenset(
+    {
+        "The native kernels need a C compiler and none was found.",
+        "The other side of a link does not know the key: both machines need the same key file.",
+        "The other side of a link refused us: it has another key or another version.",
+        "The other side of a link speaks another protocol or another version of it.",
+        "A record on a link was altered, repeated, left out or moved.",
+        "The connection was cut off.",
+    }
+)
 """What a CloisterError of a child may say as it is; of others the code shows."""
 MOST_OF_AN_ERROR = 400
 

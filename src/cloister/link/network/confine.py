@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from cloister.errors import SandboxIncomplete, where_raised
+from cloister.errors import CloisterError, SandboxIncomplete, where_raised
 from cloister.link.memory import links
 from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox import seccomp
@@ -47,7 +47,7 @@ def say(reason: Exception) -> None:
     """One line for the operator; none for a ConnectionError: the owner of the local process reports its end."""
     if isinstance(reason, ConnectionError):
         return
-    log.error("A bridge ended (%s).", where_raised(reason))
+    log.error("A bridge ended. %s", reason if isinstance(reason, CloisterError) else where_raised(reason))
 
 
 def _run(loop: Callable[[], None], gate: threading.Barrier) -> None:
