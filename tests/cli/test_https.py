@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import ssl
 from pathlib import Path
@@ -56,6 +57,8 @@ def test_a_node_serves_https_and_takes_a_new_certificate_while_it_runs(
             assert shows(http, url)
             server.child("gateway").kill()
             eventually(lambda: shows(http, url))
+        logged = [line for line in server.said.splitlines() if re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z ", line)]
+        assert len(logged) == 3 and all(" controller: " in line for line in logged), server.said
         assert "PRIVATE" not in server.said and "Traceback" not in server.said and "keys file" not in server.said
 
 
