@@ -116,7 +116,7 @@ class Server(Command):
 
     def url(self, patience_s: float = 240) -> str:
         """Where it listens, once it says so."""
-        return self.wait_for(r"API +(http://\S+)/v1", patience_s)
+        return self.wait_for(r"API +(https?://\S+)/v1", patience_s)
 
 
 @contextmanager

@@ -79,6 +79,10 @@ class GatewaySettings(_Frozen):
     host: str = option("127.0.0.1", "Address to listen on. Other than loopback needs --keys.")
     port: int = option(8000, "Port to listen on; 0: any free port.", ge=0, le=65535)
     keys_file: Path | None = option(None, "Keys file.", name="keys", show_default="the development key, on loopback")
+    tls_cert: Path | None = option(
+        None, "Serve https with this certificate chain, in PEM; SIGHUP reads it again.", show_default="http"
+    )
+    tls_key: Path | None = option(None, "Its private key, in PEM, in a file of yours alone.", show_default="none")
     served_model_name: str | None = option(
         None, "What users call the model.", min_length=1, max_length=256, metavar="NAME", show_default="its own name"
     )
@@ -107,6 +111,12 @@ class GatewaySettings(_Frozen):
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
     max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")
+
+    @model_validator(mode="after")
+    def _certificate_has_its_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SetupError("--tls-cert and --tls-key belong together.", hint="Give both for https, or neither.")
+        return self
 
 
 class EngineSettings(_Frozen):
@@ -145,6 +155,7 @@ class EngineSettings(_Frozen):
 
 
 class MachineSettings(_Frozen):
+    log_format: Literal["text", "json"] = option("text", "Log lines for people, or one JSON object each.")
     allow_degraded_sandbox: bool = _vaults(False, "Serve although this kernel lacks a layer of the sandbox.")
     attester: AttesterChoice = _evidence(
         "auto",

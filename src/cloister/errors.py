@@ -215,6 +215,7 @@ def _family(kind: type[CloisterError]) -> dict[str, type[CloisterError]]:
 
 
 _BY_CODE = _family(CloisterError)
+CODES = frozenset(_BY_CODE)
 
 
 def where_raised(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.sealed_weights.file import seal_weights
 from cloister.transparency.note import SigningKey
+from tests.certificates import write_pair
 from tests.forkserver.model import save_model
 from tests.served import is_confined, lives, running_server
 
@@ -53,12 +54,16 @@ def test_from_a_sealed_file_to_an_answer(tmp_path: Path, monkeypatch: pytest.Mon
     assert canary not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-def test_ctrl_c_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_it_waits_under_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = write_pair(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pair.tls_cert))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     seal_weights([tmp_path / "config.json"], "tiny", tmp_path / "sealed", KEY, PROVIDER)
     options = ("--sealed-weights", str(tmp_path / "sealed"), "--provider-key", str(PROVIDER.verifier))
-    with running_server(tmp_path / "log", *SMALL, *options) as server:
-        url = server.wait_for(r"waiting for its key at (http://\S+)")
+    tls = ("--tls-cert", str(pair.tls_cert), "--tls-key", str(pair.tls_key))
+    with running_server(tmp_path / "log", *SMALL, *options, *tls) as server:
+        url = server.wait_for(r"waiting for its key at (https://\S+)")
+        assert _ask(url).status_code == 503
         children = server.children()
         assert is_confined(server.child("key-waiting"))
         assert server.stop() == 0 and server.said.endswith("Stopped.\n")

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from cloister.cli.options import settings_command
 from cloister.config import GatewaySettings, data_folder, option
 from cloister.errors import SetupError
+from cloister.messages.log_line import LogFormat
 
 
 class IssuerOptions(BaseModel):
@@ -21,6 +22,7 @@ class IssuerOptions(BaseModel):
     folder: Path | None = option(None, "Its keys, and what it granted.", metavar="DIR", show_default="the data folder")
     per_day: int = option(1000, "Tokens for one tenant on one day (UTC).", ge=1)
     period_days: int = option(7, "Days until the next key; a token counts for one to two periods.", ge=1, le=365)
+    log_format: LogFormat = option("text", "Log lines for people, or one JSON object each.")
     host: str = option("127.0.0.1", "Address to listen on.")
     port: int = option(8010, "Port to listen on; 0: any free port.", ge=0, le=65535)
 
@@ -41,7 +43,9 @@ def issuer(options: IssuerOptions) -> None:
     from cloister.access.issuing import DAY_S, Issuer
     from cloister.gateway.server import serve
     from cloister.keys import load_keys
+    from cloister.process.log_lines import begin_logging
 
+    begin_logging("issuer", options.log_format)
     settings = GatewaySettings(host=options.host, port=options.port, keys_file=options.keys)
     keys = load_keys(settings)
     if options.url and urlsplit(options.url).scheme not in ("http", "https"):

@@ -8,12 +8,14 @@ from pydantic import BaseModel
 from cloister.addresses import HttpAddress
 from cloister.cli.options import settings_command
 from cloister.config import GatewaySettings, option
+from cloister.messages.log_line import LogFormat
 
 
 class RelayOptions(BaseModel):
     to: list[str] = option(..., "A node to pass requests on to; may be repeated.", metavar="NODE_URL")
     host: str = option("127.0.0.1", "Address to listen on; for https, behind a proxy that ends TLS.")
     port: int = option(8002, "Port to listen on; 0: any free port.", ge=0, le=65535)
+    log_format: LogFormat = option("text", "Log lines for people, or one JSON object each.")
     connections: int = option(64, "Connections of one address at once, unless it is this machine's.", ge=1)
 
 
@@ -30,7 +32,10 @@ def relay(options: RelayOptions) -> None:
     """
     import uvloop
 
+    from cloister.process.log_lines import begin_logging
     from cloister.relay import run_relay
+
+    begin_logging("relay", options.log_format)
 
     nodes = [HttpAddress.parse(each) for each in options.to]
     settings = GatewaySettings(host=options.host, port=options.port, max_connections_of_one=options.connections)

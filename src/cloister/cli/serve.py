@@ -15,6 +15,7 @@ def serve(settings: Settings) -> None:
       cloister serve
       cloister serve --model ./my-model --dtype fp32 --port 9000
       cloister serve --host 0.0.0.0 --keys keys.toml    # see `cloister key new`
+      cloister serve --host 0.0.0.0 --keys keys.toml --port 443 --tls-cert chain.pem --tls-key key.pem
       cloister serve --config cloister.toml    # see `cloister config`
       cloister serve --max-vaults 16 --session-idle 60
       cloister serve --sealed-weights model.sealed --provider-key 'example.com/weights+…'
@@ -24,6 +25,7 @@ def serve(settings: Settings) -> None:
     begun = monotonic()
     from cloister.attest.machine import find_attester
     from cloister.attest.profile import check_profile
+    from cloister.certificate import read_certificate
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
     from cloister.controller.external_level import find_offer, measured_packages
@@ -38,6 +40,7 @@ def serve(settings: Settings) -> None:
     with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.
         load_keys(settings.gateway)
+        read_certificate(settings.gateway)
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
         tee, released = find_attester(settings.controller.attester).tee, settings.controller.release is not None
@@ -55,4 +58,5 @@ def serve(settings: Settings) -> None:
             folder = ModelFolder(bundle.header.model, file, {})
         find_offer(settings, folder)
     shown = release.manifest if settings.controller.release else None
-    become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
+    log_format = settings.controller.log_format
+    become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown, log_format)

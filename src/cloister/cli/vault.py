@@ -56,4 +56,6 @@ def serve(settings: VaultHostSettings) -> None:
     with error_console().status("Starting…"):
         folder = find_model(settings.model)
     shown = release.manifest if settings.release else None
-    become("cloister.vault_host", settings, folder.name, folder.path, begun, release=shown)
+    become(
+        "cloister.vault_host", settings, folder.name, folder.path, begun, release=shown, log_format=settings.log_format
+    )

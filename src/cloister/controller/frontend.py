@@ -28,6 +28,8 @@ from cloister.messages.controller_gateway import (
     Listening,
     OpenExchange,
     Sealed,
+    ShowCertificate,
+    TlsCertificate,
 )
 from cloister.messages.controller_sealed_api import ErrorReport, FromSealedApi, SealedApiReady
 from cloister.messages.generation import Failed
@@ -114,6 +116,17 @@ class Gateway(FrontendProcess):
     ready = Listening
     grace_s = 1.5
     _drained: asyncio.Event | None = None
+    _certificate: TlsCertificate | None = None
+
+    def show(self, certificate: TlsCertificate) -> None:
+        """From the next connection on, also after a restart."""
+        self._certificate = certificate
+        self._handle.send(ShowCertificate(certificate))
+
+    def _launch(self) -> None:
+        super()._launch()
+        if self._certificate:
+            self.show(self._certificate)
 
     async def drain(self, most_s: float) -> None:
         """Until all requests have ended that run, or for so long."""
@@ -205,7 +218,8 @@ class Admission:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         if self._settings.keys_file is None:
-            log.warning("There is no keys file to read again: `cloister serve --keys FILE`.")
+            if self._settings.tls_cert is None:
+                log.warning("There is no keys file to read again: `cloister serve --keys FILE`.")
             return
         try:
             self.keys = load_keys(self._settings).entries

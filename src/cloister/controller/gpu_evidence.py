@@ -42,7 +42,7 @@ class GpuEvidenceKeeper:
         except (NoGpu, GpuNotConfidential) as reason:
             if self._choice == "nvml":
                 raise
-            log.warning("Evidence shows no GPU. %s", reason.message)
+            log.warning("Evidence shows no GPU. %s", reason)
         else:
             self.count = found.count
 

@@ -79,7 +79,7 @@ class Offer:
                     f"A request at the default level, {level!r}, fails. {reason.message}",
                     hint="Serve another model, or another version of this one.",
                 )
-            log.error("The level %s is not offered, for a request at it fails. %s", level, reason.message)
+            log.error("The level %s is not offered, for a request at it fails. %s", level, reason)
             self._failed_first |= {level}
             self._relay.availability.open(level)
         self._decide()
@@ -111,4 +111,4 @@ class Offer:
                         # Users' requests fill the node. The same code passed when the node started.
                         self._relay.availability.open(level)
                     elif back_off.attempts == 1 and self._compute.service is not None:
-                        log.error("A request at the level %s fails. %s", level, reason.message)
+                        log.error("A request at the level %s fails. %s", level, reason)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 from pathlib import Path
 from time import time
@@ -10,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from cloister.attest.evidence import Statement
+from cloister.certificate import read_certificate
 from cloister.channel.envelope import receive_release
 from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings
@@ -32,6 +34,7 @@ from cloister.process.handle import ModuleHandle
 from cloister.process.hardening import signals_held
 from cloister.sealed_weights.file import WeightsBundle, read_provider_key
 
+log = logging.getLogger(__name__)
 GRACE_S = 10.0
 KEY_HELD_S = 60.0  # promised in evidence: long enough to release the weights' key to it
 Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
@@ -60,6 +63,7 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
     delivery = Delivery(bundle, settings)
     try:
         url = await delivery.open()
+        log.info("The node waits for its weights' key at %s.", url)
         console.print(f"{bundle.header.model} is sealed; waiting for its key at {url}", soft_wrap=True)
         console.print(f"  cloister weights release {url} --key FILE --policy FILE", markup=False, soft_wrap=True)
         key = await asyncio.shield(delivery.key)
@@ -98,7 +102,8 @@ class Delivery:
             on_end=self._ended,
         )
         settings, degraded = self._settings.gateway, self._settings.controller.allow_degraded_sandbox
-        waiting.send(StartKeyWaiting(settings.model_dump_json().encode(), degraded))
+        certificate = read_certificate(settings)
+        waiting.send(StartKeyWaiting(settings.model_dump_json().encode(), degraded, certificate))
         return (await waiting.ready).url
 
     async def close(self) -> None:

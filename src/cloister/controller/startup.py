@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloister.attest.attester import Tee
+from cloister.certificate import last_day, read_certificate
 from cloister.config import DEVELOPMENT_KEY, ControllerSettings, Settings
 from cloister.controller.frontend import Admission, Gateway, SealedApi
 from cloister.controller.process import Controller
@@ -26,6 +27,8 @@ from cloister.messages.controller_frontend import Serving
 from cloister.prefix.public_pages import attack_gain
 from cloister.process.code import Code
 from cloister.process.entry import unless_stopped
+
+log = logging.getLogger("cloister")
 
 
 def command_as_typed() -> str:
@@ -73,6 +76,9 @@ def say_ready(
         console.print(f"Keys: {escape(str(settings.gateway.keys_file))}. {again}\n", soft_wrap=True)
         if (about := about_sharing(settings.controller)) is not None:
             console.print(f"{about}\n", soft_wrap=True)
+    if settings.gateway.tls_cert is not None:
+        again = f"`kill -HUP {os.getpid()}` has this server read it again."
+        console.print(f"Certificate: {escape(str(settings.gateway.tls_cert))}. {again}\n", soft_wrap=True)
     if tee == "none":
         console.print("[yellow]No hardware speaks for this machine: clients refuse it by default.[/]\n")
     options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
@@ -134,6 +140,9 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
     gateway = Gateway(controller, folder, settings, admission.keys)
     sealed_api = SealedApi(controller, folder, settings, admission.keys)
     admission.watch(gateway.admit, sealed_api.admit, controller.relay.admit)
+    if (certificate := read_certificate(settings.gateway)) is not None:
+        gateway.show(certificate)
+        _watch_certificate(gateway, admission)
 
     async def begin() -> str:
         serving = await controller.start()
@@ -154,6 +163,7 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
             tee, notes = controller.evidence_maker.tee, controller.notes
+            log.info("The node listens at %s; ready in %.1f s.", url, seconds)
             say_ready(console, url, name, controller.relay.serving(), settings, tee, seconds, notes)
             say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
             _drain_first(gateway, settings.gateway.drain_s)
@@ -185,6 +195,23 @@ def _drain_first(gateway: Gateway, most_s: float) -> None:
     loop.add_signal_handler(signal.SIGTERM, asked)
 
 
+def _watch_certificate(gateway: Gateway, admission: Admission) -> None:
+    """SIGHUP reads it again beside the keys. Files that cannot be used change nothing."""
+
+    def hung_up() -> None:
+        admission.hung_up()
+        try:
+            certificate = read_certificate(gateway.settings)
+        except CloisterError as wrong:
+            log.error("The certificate stays as it was. %s", wrong)
+            return
+        if certificate is not None:
+            gateway.show(certificate)
+            log.warning("The certificate was read again; its last day is %s.", last_day(certificate))
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+
+
 def _release(reserved: int | None) -> None:
     if reserved is not None:
         os.close(reserved)
@@ -193,4 +220,4 @@ def _release(reserved: int | None) -> None:
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """asyncio's own handler would print the arguments of the call that failed."""
     error = context.get("exception")
-    logging.getLogger("cloister").error("The controller failed: %s.", where_raised(error) if error else "no exception")
+    log.error("The controller failed: %s.", where_raised(error) if error else "no exception")

@@ -96,7 +96,7 @@ class VaultHostClient:
             async with self._few:
                 return {self._order.address: await self._ask(nonce, self._order.credentials)}
         except CloisterError as reason:
-            log.warning("The vault host shows no evidence: %s", reason.message)
+            log.warning("The vault host shows no evidence: %s", reason)
             return {}
 
     async def close(self) -> None:

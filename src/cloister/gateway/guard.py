@@ -15,6 +15,7 @@ from cloister.errors import ServiceUnavailable
 from cloister.gateway.drain import Drain
 from cloister.gateway.errors import BodyTimeout, BodyTooLarge, ForeignHost, WrongMedia, error_response, log_unexpected
 from cloister.gateway.metrics import Metrics
+from cloister.process.log_lines import REQUEST
 
 BODY_TIMEOUT_S = 30.0
 JSON = "application/json"
@@ -67,7 +68,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        identity = (b"x-request-id", f"req_{secrets.token_hex(12)}".encode())
+        REQUEST.set(f"req_{secrets.token_hex(12)}")
+        identity = (b"x-request-id", REQUEST.get().encode())
         status: int | None = None
         unread = any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cloister.certificate import ServerTls
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, ServiceUnavailable, WaitingForKey
@@ -92,13 +93,16 @@ async def serve(controller: socket.socket) -> None:
     client = KeyClient(controller)
     start = await client.opened
     settings = GatewaySettings.model_validate_json(start.settings)
+    tls = ServerTls() if start.certificate else None
+    if tls and start.certificate:
+        tls.show(start.certificate)
 
     def listens(url: str) -> None:
         confine_or_refuse("process that waits for the key", allow_degraded=start.allow_degraded)
         client.send(Listening(url))
 
     try:
-        await serve_http(create_key_waiting(client, settings), settings, listens)
+        await serve_http(create_key_waiting(client, settings), settings, listens, tls)
     except CloisterError as reason:
         client.send(start_failed(reason, "The server cannot wait for its key"))
 

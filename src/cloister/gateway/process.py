@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.backend.client import Answer, ControllerClient
+from cloister.certificate import ServerTls
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway import oblivious, sealed
@@ -33,6 +34,7 @@ from cloister.messages.controller_gateway import (
     Listening,
     OpenExchange,
     Sealed,
+    ShowCertificate,
     ToGateway,
 )
 from cloister.messages.generation import Failed
@@ -53,6 +55,7 @@ class GatewayClient(ControllerClient, Carrier):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._sealed: dict[int, CarriedAnswer] = {}
+        self.tls: ServerTls | None = None
         self.when_to_drain: Callable[[], None] = lambda: self.send(Drained())
         super().__init__(reader, writer)
 
@@ -87,6 +90,9 @@ class GatewayClient(ControllerClient, Carrier):
             case SealedPart():
                 if answer := self._sealed.get(message.request_id):
                     answer.put(message)
+            case ShowCertificate():
+                self.tls = self.tls or ServerTls()
+                self.tls.show(message.certificate)
             case BeginDrain():
                 self.when_to_drain()
             case Evidence() | ExchangeOpened() | KeyConfigurations():
@@ -196,7 +202,7 @@ async def serve(controller: socket.socket) -> None:
             confine_or_refuse("gateway", allow_degraded=start.allow_degraded)
             client.send(Listening(url))
 
-        await serve_http(SealedFirst(app), settings, listens)
+        await serve_http(SealedFirst(app), settings, listens, client.tls)
     except ServiceUnavailable:
         pass  # the controller ended during our start
     except Exception as reason:

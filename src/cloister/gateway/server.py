@@ -1,8 +1,11 @@
-"""An application under uvicorn, with limits that uvicorn lacks: on connections, and on the size and time of heads."""
+"""An application under uvicorn, with limits that uvicorn lacks: on connections, on the size and time of heads, and on
+the time of TLS's handshake. Connections count from their first packet on."""
 
 import asyncio
 import logging
 import socket
+import ssl
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,10 +18,13 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cloister.addresses import is_loopback
+from cloister.certificate import ServerTls
 from cloister.config import GatewaySettings
+from cloister.errors import SetupError
 from cloister.gateway.port import bind
 
 HEAD_S = 10.0
+FAREWELL_S = 5.0  # for a client to say under TLS that it, too, sends no more
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 
@@ -64,27 +70,41 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._address: str | None = None
+        self._raw: asyncio.Transport | None = None
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._refusal = "invalid_http"
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        peer = transport.get_extra_info("peername")
+    def admit(self, raw: asyncio.Transport) -> bool:
+        """False if it is one too many, which is closed then. Under TLS this is before the handshake."""
+        peer = raw.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
         if not self.limits.admit(address):
-            self.transport = transport
-            transport.abort()
-            return
-        self._address = address
+            raw.abort()
+            return False
+        self._address, self._raw = address, raw
         self.limits.add(address)
+        self.limits.silent[self] = None
+        return True
+
+    def leave(self) -> None:
+        """It counts no longer."""
+        self._head_is_whole()
+        if self._raw is not None and self._address is not None:
+            self._raw = None
+            self.limits.remove(self._address)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self._address is None and not self.admit(transport):
+            self.transport = transport
+            return
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._address is None:
             return
-        self.limits.remove(self._address)
-        self._head_is_whole()
+        self.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -117,7 +137,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def drop(self) -> None:
         self._head_is_whole()
-        self.transport.abort()
+        if self._raw is not None:
+            self._raw.abort()
 
     def _check(self, fits: bool) -> None:
         if not fits:
@@ -155,19 +176,58 @@ def bounded(most: int, most_of_one: int) -> type[BoundedConnection]:
     return type("Connection", (BoundedConnection,), {"limits": Connections(most, most_of_one)})
 
 
+class TlsConnection(SSLProtocol):
+    """Below a BoundedConnection. uvicorn would have asyncio make it, which bounds no connection before its end."""
+
+    max_size = 1 << 15  # of the buffer that each connection keeps for what it reads
+
+    def __init__(self, connection: BoundedConnection, context: ssl.SSLContext) -> None:
+        super().__init__(
+            connection.loop,
+            connection,
+            context,
+            None,  # type: ignore[arg-type]  # nothing waits for it
+            server_side=True,
+            ssl_handshake_timeout=HEAD_S,  # type: ignore[arg-type]  # may have a fraction
+            ssl_shutdown_timeout=FAREWELL_S,
+        )
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self._connection.admit(transport):
+            super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connection.leave()
+        super().connection_lost(exc)
+
+
+def under_tls(protocol: type[BoundedConnection], tls: ServerTls) -> Callable[..., asyncio.BaseProtocol]:
+    def connect(**named: Any) -> TlsConnection:
+        assert tls.context is not None
+        return TlsConnection(protocol(**named), tls.context)
+
+    return connect
+
+
 _GRACE_S = 1
 _BACKLOG = 2048
 
 
-async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
+async def serve(
+    app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None], tls: ServerTls | None = None
+) -> None:
     """`on_ready` gets the URL once it listens. Running answers get time to end."""
+    if (settings.tls_cert is None) != (tls is None):
+        raise SetupError("A certificate is named, and there is none to show; or the other way round.")
+    protocol = bounded(settings.max_connections, settings.max_connections_of_one)
     listener = bind(settings)
     listener.listen(_BACKLOG)
     # No access log: paths and addresses are user data. An answer cut off at the end is not worth an error either.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
-        http=bounded(settings.max_connections, settings.max_connections_of_one),
+        http=under_tls(protocol, tls) if tls else protocol,  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,
@@ -199,4 +259,4 @@ class _Server(uvicorn.Server):
 
 def _url(settings: GatewaySettings, listener: socket.socket) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{listener.getsockname()[1]}"
+    return f"{'https' if settings.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"

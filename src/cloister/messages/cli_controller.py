@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from cloister.messages.log_line import LogFormat
 from cloister.messages.types import Name, Path
 
 
@@ -13,3 +14,4 @@ class StartController(Struct, frozen=True, forbid_unknown_fields=True):
     path: Path
     begun: float
     reserved: int | None = None
+    log_format: LogFormat = "text"

@@ -2,12 +2,26 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from cloister.messages.controller_frontend import Ask, BytesTaken, CancelSealed, FromFrontend, SealedPart, ToFrontend
-from cloister.messages.types import Digest, Message, RequestMessage
+from cloister.messages.types import Digest, Message, RequestMessage, SilentRepr
 
 MAX_SEALED_BYTES = 15 * 1024 * 1024
+MAX_CHAIN_BYTES, MAX_KEY_BYTES = 1 << 16, 1 << 14
+
+
+class TlsCertificate(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
+    """In PEM: the node's certificate and those that signed it; its private key."""
+
+    chain: Annotated[bytes, Meta(min_length=1, max_length=MAX_CHAIN_BYTES)]
+    key: Annotated[bytes, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
+
+
+class ShowCertificate(Message, frozen=True):
+    """Controller → gateway, before Serving where TLS ends here, and when the files were read again."""
+
+    certificate: TlsCertificate
 
 
 class Listening(Message, frozen=True):
@@ -70,4 +84,4 @@ class Drained(Message, frozen=True):
 
 _Questions = AskEvidence | OpenExchange | AskKeyConfigurations
 FromGateway = FromFrontend | Listening | Ask | Sealed | BytesTaken | CancelSealed | Drained | _Questions
-ToGateway = ToFrontend | SealedPart | Evidence | ExchangeOpened | KeyConfigurations | BeginDrain
+ToGateway = ToFrontend | ShowCertificate | SealedPart | Evidence | ExchangeOpened | KeyConfigurations | BeginDrain

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening
+from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening, TlsCertificate
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.types import Message, RequestMessage, Settings
@@ -17,6 +17,7 @@ class StartKeyWaiting(Message, frozen=True):
 
     settings: Settings
     allow_degraded: bool = False
+    certificate: TlsCertificate | None = None
 
 
 class OfferKey(RequestMessage, frozen=True):

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cloister.process import interpreter
 from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
+from cloister.process.log_lines import FOR_PARENT
 
 # The variables that a child inherits: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC", "CUDA_VISIBLE_DEVICES")
@@ -24,10 +25,17 @@ def environment(**more: str) -> dict[str, str]:
     passed = {k: v for k, v in os.environ.items() if k in _PASSED_ON or k.startswith(_PASSED_ON_PREFIXES)}
     if interpreter.running() is not None:
         passed = {k: v for k, v in passed.items() if k not in _WHERE_CODE_IS}
+    passed.pop(FOR_PARENT, None)  # its parent reads lines; its own child may write elsewhere
     return {**passed, **more}
 
 
 _inherited: list[int] = []
+_output: list[int] = []
+
+
+def send_output_to(writer: int) -> None:
+    """All children write there what they print, and know that their log lines are read (process.child_lines)."""
+    _output[:] = [writer]
 
 
 def inherit_everywhere(descriptor: int | None) -> None:
@@ -37,11 +45,15 @@ def inherit_everywhere(descriptor: int | None) -> None:
 
 def run_module(module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> subprocess.Popen[bytes]:
     command = interpreter.python(module, str(peer.fileno()), *arguments)
+    output = _output[0] if _output else None
+    more_environment |= {FOR_PARENT: "1"} if _output else {}
     with peer, signals_held():
         return subprocess.Popen(
             command,
             pass_fds=[peer.fileno(), *_inherited, *interpreter.inherited()],
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             env=environment(**more_environment),
         )
 

@@ -78,7 +78,7 @@ class Endpoint:
             self._watchdog.demand_answers(patience)
 
     def _end_late(self, name: str, found: Finding) -> None:
-        log.warning("The %s %s; it is ended.", name, found.value)
+        log.warning("The %s %s; it is ended.", name, found)
         self.late = True
         self._end()
 

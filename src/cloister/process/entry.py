@@ -17,7 +17,10 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.cli_controller import StartController
+from cloister.messages.log_line import LogFormat
 from cloister.process import interpreter
+from cloister.process.child import send_output_to
+from cloister.process.child_lines import ChildLines
 from cloister.process.hardening import (
     ENDING,
     WIPE_FREED_MEMORY,
@@ -26,10 +29,12 @@ from cloister.process.hardening import (
     hide_tracebacks,
     name_process,
 )
+from cloister.process.log_lines import FOR_PARENT, begin_logging, writer_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+log = logging.getLogger("cloister")
 T = TypeVar("T")
 Serve = Callable[[StartController, Console, asyncio.Task[Any]], Coroutine[Any, Any, None]]
 STOP_S = 2.0  # to end in order; then it ends at once, and the kernel ends its children with it
@@ -44,9 +49,10 @@ def become(
     begun: float,
     reserved: int | None = None,
     release: bytes | None = None,
+    log_format: LogFormat = "text",
 ) -> NoReturn:
     """`name` and `path`: the model's; `reserved` keeps the port. With a `release`, no other code runs from here on."""
-    start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun, reserved)
+    start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun, reserved, log_format)
     note = os.memfd_create("cloister-settings", 0)
     os.write(note, msgspec.json.encode(start))
     os.lseek(note, 0, os.SEEK_SET)
@@ -66,15 +72,20 @@ def run_server(role: str, serve: Serve) -> NoReturn:
     forbid_core_dumps()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a vault takes six descriptors
-    console = Console(stderr=True, highlight=False)
     with open(int(sys.argv[1]), "rb") as file:
         start = msgspec.json.decode(file.read(), type=StartController)
+    as_json = start.log_format == "json"
+    console = Console(stderr=True, highlight=False, quiet=as_json)  # what is for people is no log line
+    os.environ.pop(FOR_PARENT, None)
+    begin_logging(role, start.log_format)
     status = 0
     try:
         check_freed_memory()
         # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
         asyncio.run(_serve(serve, start, console))
     except CloisterError as reason:
+        if as_json:
+            log.critical("Ended by an error. %s", reason)
         console.print(f"Error: {reason.message}", style="red", markup=False, soft_wrap=True)
         if reason.hint:
             console.print(reason.hint, markup=False, soft_wrap=True)
@@ -100,11 +111,15 @@ async def _serve(serve: Serve, start: StartController, console: Console) -> None
     for number in ENDING:
         loop.add_signal_handler(number, asked)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    lines = ChildLines(writer_of(start.log_format))
+    send_output_to(lines.writer)
+    lines.watch()
     stopped = asyncio.create_task(stop.wait())
     try:
         await serve(start, console, stopped)
     finally:
         stopped.cancel()
+        lines.read()
     _stopped(console)
 
 

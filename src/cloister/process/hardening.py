@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import TracebackType
+from typing import Any
 
 from cloister.errors import SetupError, where_raised
+from cloister.process.log_lines import begin_logging
 
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
@@ -53,6 +55,7 @@ def _begin(role: str, *, forked: bool) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     name_process(role, forked=forked)
+    begin_logging(role)
     hide_tracebacks()
     forbid_core_dumps()
     die_with_parent()
@@ -139,9 +142,16 @@ def _command_line() -> tuple[int, int]:
 
 
 def hide_tracebacks() -> None:
+    """Nor those of threads, and of what fails while an object is freed."""
+
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            return
-        print(f"cloister: ended by {where_raised(error)}", file=sys.stderr)
+        if not issubclass(kind, KeyboardInterrupt):
+            log.critical("Ended by %s.", where_raised(error))
+
+    def unraisable(found: Any) -> None:
+        if isinstance(found.exc_value, Exception):
+            log.error("Unexpected %s.", where_raised(found.exc_value))
 
     sys.excepthook = hook
+    threading.excepthook = unraisable
+    sys.unraisablehook = unraisable

@@ -197,7 +197,11 @@ class ReleaseCode:
 
 def refuse(message: str, hint: str = "Only files of the release may run where a release is shown.") -> NoReturn:
     """Not an Exception: an optional import that fails must not hide it."""
-    print(f"Error: {message}\n{hint}", file=sys.stderr, flush=True)
+    if "CLOISTER_LOG_LINES" in os.environ:  # our parent shows log lines only, and these without paths
+        said = '"template":"A file that is not of the release would have run."'
+        print('{"severity":"critical","process":"template",' + said + "}", file=sys.stderr, flush=True)
+    else:
+        print(f"Error: {message}\n{hint}", file=sys.stderr, flush=True)
     raise SystemExit(2)
 
 

@@ -44,6 +44,9 @@ class Finding(Enum):
     STOPPED = "is stopped"
     SILENT = "does not answer"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 class Silence:
     """The rule, without clock or process. `patience` None: it is not pinged, and may be silent."""

@@ -1,5 +1,6 @@
 """The seal of a bridge, which reads from the network, in its parent's namespaces: no file, connection or process."""
 
+import logging
 import os
 import socket
 import sys
@@ -13,6 +14,8 @@ from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.resources import close_all_but
+
+log = logging.getLogger(__name__)
 
 
 def run_bridge(control: socket.socket, serve: Callable[[socket.socket], None]) -> None:
@@ -44,8 +47,7 @@ def say(reason: Exception) -> None:
     """One line for the operator; none for a ConnectionError: the owner of the local process reports its end."""
     if isinstance(reason, ConnectionError):
         return
-    words = str(reason) if isinstance(reason, CloisterError) else f"ended by {where_raised(reason)}"
-    print(f"cloister: {words}", file=sys.stderr, flush=True)
+    log.error("A bridge ended. %s", reason if isinstance(reason, CloisterError) else where_raised(reason))
 
 
 def _run(loop: Callable[[], None], gate: threading.Barrier) -> None:
