@@ -33,7 +33,7 @@ HOST_INTERNAL = {"vault_deadline_s", *(f"engine.{name}" for name in f"{_SERVICE}
 """A vault host has no service: these are the service's."""
 
 SERVE_OPTIONS = """
-    usage tokens-a-day requests-a-day
+    usage tokens-a-day requests-a-day tls-cert tls-key allow-origin log-format
     cloud node-name spent token-budget host port model served-model-name dtype weights keys threads kernels kv-cache-mib
     max-running chunk-tokens max-context max-waiting request-timeout drain beat verify max-vaults gpu-in-turns
     attention-processes private-layers watch-attention

@@ -68,6 +68,7 @@ IRRELEVANT = {
     "gateway.port": "as gateway.host",
     "gateway.tls_cert": "sealed requests pass as bytes, wherever TLS ends",
     "gateway.tls_key": "as gateway.tls_cert",
+    "gateway.allow_origin": "a page that asks brings a key; a sealed answer opens for its client alone",
     "gateway.node_name": "which of the list's nodes this is: a client asks the one that its token names",
     "gateway.spent": "nonces of tokens, which name nobody",
     "gateway.token_budget": _LIMIT,

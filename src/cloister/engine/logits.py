@@ -36,7 +36,7 @@ class Adjustments:
     ) -> None:
         self._params = params
         self._penalises = penalises(params)
-        self._due = params.min_tokens  # so many more before a stop token
+        self._due = params.min_tokens  # tokens still to come before a stop token
         self._stops = token_tensor(list(params.stop_tokens) if params.min_tokens else [], device)
         seen = dict.fromkeys(prompt) if self._penalises else {}
         self._place: dict[int, int] = {token: place for place, token in enumerate(seen)}

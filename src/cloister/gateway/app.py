@@ -129,7 +129,12 @@ def create_app(
         app.state.carrier = carrier
         app.include_router(sealed.router)
     if settings.allow_origin is not None:
-        allow = {"allow_origins": settings.allow_origin.split(","), "allow_methods": ["GET", "POST", "DELETE"]}
-        app.add_middleware(CORSMiddleware, **allow, allow_headers=["*"], expose_headers=TOLD_HEADERS)
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allow_origin.split(","),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=TOLD_HEADERS,
+        )
     mount_page(app)
     return app

@@ -161,7 +161,7 @@ class GenerationRequest(Given):
         default=None, max_length=MAX_STOP_TOKENS, description="tokens that end the answer, beside the model's own"
     )
     min_tokens: Annotated[int | None, Whole] = Field(
-        default=None, ge=0, le=2**31 - 1, description="nothing ends the answer before so many tokens"
+        default=None, ge=0, le=2**31 - 1, description="nothing ends the answer before this number"
     )
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
     protection: str | None = Field(
@@ -206,9 +206,10 @@ class GenerationRequest(Given):
         """The fields in use that not every level serves (levels.Refusal)."""
         off = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "repetition_penalty": (None, 1)}
         off |= {"mpc_reveal": (None,), "obfuscation": (None,), "n": (None, 1)}
-        off |= {"stop_token_ids": (None, []), "min_tokens": (None, 0)}
+        off |= {"min_tokens": (None, 0)}
         off |= {"stop_recitation": (None, False), "verify": (None, False)}
-        return {name for name, values in off.items() if getattr(self, name) not in values}
+        used = {name for name, values in off.items() if getattr(self, name) not in values}
+        return used | ({"stop_token_ids"} if self.stop_token_ids else set())
 
     @property
     def stop_strings(self) -> list[str]:
