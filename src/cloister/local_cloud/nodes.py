@@ -20,7 +20,8 @@ from cloister.local_cloud.parts import begin, end
 LOOK_S = 1.0
 _TIMEOUT_S = 2.0
 _MOST_WAIT_S = 30.0
-_SUMS = {"running": r"^cloister_running (\S+)$", "begun": r"^cloister_generations_total\{[^}]*\} (\S+)$"}
+_ANSWERS = r'route="/v1/(?:sealed|completions|chat/completions)",status="2xx"'
+_SUMS = {"running": r"^cloister_running (\S+)$", "answered": rf"^cloister_requests_total\{{{_ANSWERS}\}} (\S+)$"}
 Verify = Callable[[str], None]
 
 
@@ -103,7 +104,7 @@ class LocalNode:
         found = {name: sum(map(float, re.findall(text, metrics, re.M))) for name, text in _SUMS.items()}
         if all(value == value for value in found.values()):  # not NaN: the service is there
             self.running = int(found["running"])
-            self.answered = self._before + max(0, int(found["begun"]) - self.running)
+            self.answered = self._before + int(found["answered"])
 
 
 class LocalNodes:
