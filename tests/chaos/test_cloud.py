@@ -173,7 +173,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 @pytest.mark.parametrize(
-    ("requests", "kills", "pause_s"), [(60, 1, 0.15), pytest.param(20_000, 40, 0.0, marks=pytest.mark.release)]
+    ("requests", "kills", "pause_s"), [(60, 1, 0.3), pytest.param(20_000, 40, 0.0, marks=pytest.mark.release)]
 )
 async def test_a_cloud_outlives_its_nodes(up: Up, requests: int, kills: int, pause_s: float) -> None:
     crowd = Crowd(up.url)
@@ -188,7 +188,7 @@ async def test_a_cloud_outlives_its_nodes(up: Up, requests: int, kills: int, pau
     raging = asyncio.create_task(storm(up, kills, lambda: crowd.asked >= requests))
     users = (crowd.use(raging.done, pause_s) for _ in range(USERS))
     await asyncio.gather(raging, watch(raging.done), *users)
-    print(f"\nkills {kills}, requests {crowd.asked}, {dict(crowd.done)}")
+    print(f"\nkills {kills}, {up.restarts()} restarts, requests {crowd.asked}, {dict(crowd.done)}")
     assert crowd.failed <= FAILURES, crowd.done
     assert crowd.done[200, ""] >= 0.9 * crowd.asked and up.restarts() >= kills
 
@@ -199,7 +199,7 @@ async def test_a_cloud_outlives_its_nodes(up: Up, requests: int, kills: int, pau
     rolling = crowd.done - before
     print(f"rolling restart {dict(rolling)}")
     assert set(rolling) == {(200, "")}, rolling
-    assert {row["restarts"] for row in up.rows()} > {0} or kills
+    assert all(row["restarts"] for row in up.rows())
 
     await crowd.client.aclose()
     warm = next(seen for asked, seen in memory if asked >= min(1000, requests // 2))

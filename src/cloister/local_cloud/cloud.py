@@ -72,13 +72,15 @@ def run_cloud(plan: Plan, stack: ExitStack, view: View) -> None:
     parts.run(["cloud", "make", "--issuer", issuer, *named, "--out", str(listed)])
     nodes = _nodes(plan, places, parts, listed)
     stack.callback(nodes.end)
-    nodes.start(lambda: _tick(parts, nodes, view))
+    nodes.start()
     proxy = ["--port", str(plan.proxy_port), "--allow-software-tee", "--issuer", issuer, "--cloud", str(listed)]
     if plan.relay_port is not None:
         to = [word for place in places for word in ("--to", place.url)]
         relay = parts.start("relay", ["relay", *to, "--port", str(plan.relay_port)], r"Relay +(http://\S+)")
         proxy += ["--relay", relay]
     url = parts.start("proxy", ["proxy", places[0].url, *proxy], r"API +(http://\S+)/v1")
+    while not nodes.are_ready():
+        _tick(parts, nodes, view)
     view.say(f"\nReady: any OpenAI client at {url}/v1, with any API key. What nodes say is in {plan.folder / 'logs'}.")
     view.say(f"`kill -HUP {os.getpid()}` starts the nodes again one by one.")
     before = signal.signal(signal.SIGHUP, lambda *_: nodes.roll())

@@ -116,17 +116,18 @@ class LocalNodes:
         self._replaced: LocalNode | None = None
         self._look_at = 0.0
 
-    def start(self, tick: Callable[[], None]) -> None:
-        """Until all are ready; `tick` is called meanwhile."""
+    def start(self) -> None:
         for node in self.nodes:
             node.start()
-        while any(node.state is not State.READY for node in self.nodes):
-            for node in self.nodes:
-                if node.ended:
-                    typer.echo("".join(node.log.read_text(errors="replace").splitlines(keepends=True)[-12:]), err=True)
-                    raise SetupError(f"{node.name} ended before it was ready.", hint="Its last words are above.")
-            self._look()
-            tick()
+
+    def are_ready(self) -> bool:
+        """For the first time; a node that ended instead is an error."""
+        self._look()
+        for node in self.nodes:
+            if node.ended:
+                typer.echo("\n".join(node.log.read_text(errors="replace").splitlines()[-12:]), err=True)
+                raise SetupError(f"{node.name} ended before it was ready.", hint="Its last words are above.")
+        return all(node.state is State.READY for node in self.nodes)
 
     def step(self) -> None:
         for node in self.nodes:
