@@ -1,4 +1,4 @@
-"""Namespaces for the nodes of a cloud: made, found again after a crash, and removed. In earnest with root and iproute2."""
+"""Namespaces for the nodes of a cloud: made, found again after a crash, and removed. Needs root and iproute2."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,7 +81,7 @@ def test_a_node_that_ends_is_verified_and_started_again_and_its_answers_are_coun
     until(lambda: hit.answered == 7, nodes.step)
     assert hit.running == 1 and hit._process is not None
     hit._process.kill()
-    until(lambda: hit.state is not State.READY, nodes.step)
+    until(lambda: hit.restarts == 1, nodes.step)
     until(lambda: are_ready(nodes) and hit.answered == 14, nodes.step)
     assert [each.restarts for each in nodes.nodes] == [0, 1, 0]
     assert nodes.verified.count(hit.url) == 2  # type: ignore[attr-defined]
@@ -137,3 +138,11 @@ def test_one_that_ends_at_once_again_and_again_waits_ever_longer(
     made._process.kill()  # type: ignore[union-attr]
     assert starts[:5] == [0, 1, 5, 13, 29]
     assert max(after - before for before, after in pairwise(starts)) <= 31
+
+
+def test_ports_of_nodes_are_free_and_no_other_parts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1]
+        plan = Plan(tmp_path, nodes=3, port=first, proxy_port=first + 1, issuer_port=first + 2, relay_port=first + 3)
+        found = _ports(plan)
+    assert len(set(found)) == 3 and not {first + step for step in range(4)} & set(found)

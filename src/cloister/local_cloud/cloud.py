@@ -5,10 +5,11 @@ a cloud: one operator runs all the parts, and sees what they see together.
 """
 
 import os
+import random
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
@@ -16,7 +17,7 @@ from time import sleep
 from cloister.attest.policy import load_policy
 from cloister.client.verification import VerifiedNode
 from cloister.cores import usable_cores
-from cloister.errors import VerificationFailed
+from cloister.errors import SetupError, VerificationFailed
 from cloister.files import held, make_folder, needed
 from cloister.keys import add_line, key_line, new_key
 from cloister.local_cloud.network import Network, NoNamespaces
@@ -114,11 +115,15 @@ def _places(plan: Plan, stack: ExitStack, view: View) -> list[Place]:
 
 
 def _ports(plan: Plan) -> list[int]:
-    """The first is the one asked for. The list names them before nodes listen: another program could take one."""
-    with ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(plan.nodes)]
-        ports = [each.getsockname()[1] for each in taken]
-    return [plan.port or ports[0], *ports[1:]]
+    """Free ones from the one asked for on. Below those that outgoing connections get, which a node that ends may lose."""
+    first, found = plan.port or random.randrange(10_000, 30_000), list[int]()
+    for port in range(first, min(first + 1000, 65_536)):
+        if port not in (plan.proxy_port, plan.relay_port, plan.issuer_port) and len(found) < plan.nodes:
+            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                found.append(port)
+    if len(found) < plan.nodes:
+        raise SetupError(f"No {plan.nodes} ports from {first} on are free.", hint="Choose another --port.")
+    return found
 
 
 def _nodes(plan: Plan, places: list[Place], parts: Parts, listed: Path) -> LocalNodes:

@@ -34,7 +34,7 @@ class State(StrEnum):
 
 
 class LocalNode:
-    """One `cloister serve`. What it says goes to the file `log`."""
+    """One `cloister serve`. Its output goes to the file `log`."""
 
     def __init__(
         self, name: str, url: str, command: Sequence[str], environment: Mapping[str, str], log: Path, key: str

@@ -1,4 +1,4 @@
-"""The commands of a cloud on one machine: each runs in a session of its own, and ends with this process."""
+"""The commands of a cloud on one machine: all end with this process."""
 
 import ctypes
 import os
