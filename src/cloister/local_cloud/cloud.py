@@ -115,7 +115,7 @@ def _places(plan: Plan, stack: ExitStack, view: View) -> list[Place]:
 
 
 def _ports(plan: Plan) -> list[int]:
-    """Free ones from the one asked for on. Below those that outgoing connections get, which a node that ends may lose."""
+    """Free ones from the one asked for on; port 0: below those of outgoing connections, which could take one."""
     first, found = plan.port or random.randrange(10_000, 30_000), list[int]()
     for port in range(first, min(first + 1000, 65_536)):
         if port not in (plan.proxy_port, plan.relay_port, plan.issuer_port) and len(found) < plan.nodes:
