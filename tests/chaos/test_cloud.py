@@ -21,6 +21,7 @@ import httpx
 import psutil
 import pytest
 
+from cloister.access.spent import NONCE_BYTES
 from tests.forkserver.model import save_model
 from tests.served import Command, lives
 
@@ -203,6 +204,10 @@ async def test_a_cloud_outlives_its_nodes(up: Up, requests: int, kills: int, pau
 
     await crowd.client.aclose()
     warm = next(seen for asked, seen in memory if asked >= min(1000, requests // 2))
+    spent = [path.read_bytes() for path in up.folder.rglob("*.spent")]
+    nonces = [data[at : at + NONCE_BYTES] for data in spent for at in range(0, len(data), NONCE_BYTES)]
+    print(f"{len(nonces)} tokens spent for {crowd.done[200, '']} answers after {2 * QUESTIONS} in peace")
+    assert len(set(nonces)) == len(nonces) >= crowd.done[200, ""] + 2 * QUESTIONS, "an answer that no token paid for"
     print({name: (warm[name] >> 10, memory[-1][1][name] >> 10) for name in warm}, "KiB")
     for name, size in memory[-1][1].items():
         assert size < warm[name] + (16 << 20), name

@@ -123,6 +123,23 @@ async def test_an_answer_that_does_not_come_is_asked_for_once_more_at_another_no
     assert len({seen["nonce"] for _, _, seen in world.seen}) == 2, "no token is sent twice"
 
 
+IN_BODY = {"extra_body": {"protection": "obfuscated"}}
+IN_HEADER = {"extra_headers": {"X-Cloister-Protection": "obfuscated"}}
+
+
+@pytest.mark.parametrize("how", [IN_BODY, IN_HEADER])
+@pytest.mark.parametrize("reason", [away, draining, lost_as(httpx2.ReadError)])
+async def test_made_up_prompts_do_not_go_to_two_nodes(
+    world: World, monkeypatch: pytest.MonkeyPatch, reason: Answer, how: dict[str, dict[str, str]]
+) -> None:
+    """What two nodes' prompts have in common would be the real one."""
+    user = Asking(world, retries=0)
+    came = nodes_answer(world, monkeypatch, reason)
+    with pytest.raises((openai.APIConnectionError, openai.APIStatusError)):
+        await user.ask(**how)
+    assert len(came) == 1 == user.used
+
+
 async def test_a_user_who_does_not_wait_longer_is_not_made_to(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     came = nodes_answer(world, monkeypatch, lost_as(httpx2.ReadTimeout))
     user = Asking(world)

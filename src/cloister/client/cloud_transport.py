@@ -2,7 +2,8 @@
 
 Under the seal, too, requests of all users have one form. A request whose node is away goes once more, with a token that
 names another node, never after a byte of an answer came. It may so be computed twice. That is acceptable: nodes forget
-requests, and the first token is gone; but two nodes that compare can tell that they got one request.
+requests, and the first token is gone; but two nodes that compare can tell that they got one request. At `obfuscated` none
+that may have been sent goes again: two nodes' made-up prompts differ, and would show which one is real.
 
 The next node is the hash of the next token's nonce and of nothing else. No memory of nodes that were away is kept: a
 relay that refuses in nodes' names could steer by it. With one more try, a bad one of N nodes gets 2/N at most.
@@ -22,7 +23,7 @@ from cloister.access.cloud import CloudNode
 from cloister.access.tokens import Token, authorization
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
-from cloister.client.message import Refusal
+from cloister.client.message import Refusal, is_obfuscated
 from cloister.client.oblivious import verified_node
 from cloister.client.sealed_transport import CUT, AsyncSealedTransport, OpenedStream, Raising, as_it_is, refused
 from cloister.client.tokens import TokenSource
@@ -133,23 +134,20 @@ class CloudTransport(httpx2.AsyncBaseTransport):
         headers = [*written[0], (b"Authorization", authorization(token).encode())]
         url = HttpAddress.parse(place.url).url(self._access.address.endpoint(request.url.raw_path.decode("ascii")))
         moved = httpx2.Request(request.method, url, headers=headers, content=written[1], extensions=request.extensions)
+        again = not is_obfuscated(request.headers.multi_items(), request.content)
         try:
             answer = await transport.handle_async_request(moved)
-        except _NOT_CONNECTED as away:
-            raise _Away(away) from None
-        except httpx2.PoolTimeout:
-            raise
+        except (*_NOT_CONNECTED, httpx2.PoolTimeout) as away:
+            raise (_Away(away) if again and isinstance(away, _NOT_CONNECTED) else away) from None
         except httpx2.RequestError as lost:
             unanswered = ChannelBroken(f"No answer came to the request ({type(lost).__name__}).")
             raised = self._lost(unanswered, request)
-            raise (_Away(raised) if isinstance(lost, CUT) else raised) from None
+            raise (_Away(raised) if again and isinstance(lost, CUT) else raised) from None
         if isinstance(answer.stream, OpenedStream):
             return answer
         answer = _refusal(answer)
-        if (
-            answer.status_code == 503 and "retry-after" in answer.headers
-        ):  # it drains or starts, or its relay cannot reach it
-            raise _Away(answer)
+        if again and answer.status_code == 503 and "retry-after" in answer.headers:
+            raise _Away(answer)  # it drains or starts, or its relay cannot reach it
         return answer
 
     def _elsewhere(self, place: CloudNode) -> tuple[Token, CloudNode] | None:
