@@ -2,8 +2,8 @@
 
 Under the seal, too, requests of all users have one form. A request whose node is away goes once more, with a token that
 names another node, never after a byte of an answer came. It may so be computed twice. That is acceptable: nodes forget
-requests, and the first token is gone; but two nodes that compare can tell that they got one request. At `obfuscated` none
-that may have been sent goes again: two nodes' made-up prompts differ, and would show which one is real.
+requests, and the first token is gone; but two nodes that compare can tell that they got one request. At `obfuscated`
+none that may have been sent goes again: two nodes' made-up prompts differ, and would show which one is real.
 
 The next node is the hash of the next token's nonce and of nothing else. No memory of nodes that were away is kept: a
 relay that refuses in nodes' names could steer by it. With one more try, a bad one of N nodes gets 2/N at most.
