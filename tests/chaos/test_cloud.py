@@ -156,7 +156,7 @@ async def eventually(true: Callable[[], bool], patience_s: float = 3600) -> None
     end = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < end, "it does not come to rest"
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ async def test_a_cloud_outlives_its_nodes(up: Up, requests: int, kills: int, pau
     before, restarts = crowd.done.copy(), up.restarts()
     up.process.send_signal(signal.SIGHUP)
     rolled = asyncio.create_task(eventually(lambda: up.restarts() >= restarts + 3 and up.is_whole()))
-    await asyncio.gather(rolled, watch(rolled.done), *(crowd.use(rolled.done, pause_s) for _ in range(USERS)))
+    await asyncio.gather(rolled, watch(rolled.done), *(crowd.use(rolled.done, 2 * pause_s) for _ in range(USERS)))
     rolling = crowd.done - before
     print(f"rolling restart {dict(rolling)}")
     assert set(rolling) == {(200, "")}, rolling

@@ -14,6 +14,8 @@ from time import monotonic
 import httpx2
 import typer
 
+from cloister.addresses import HttpAddress
+from cloister.client.verification import tls_to
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.local_cloud.parts import begin, end
 
@@ -86,7 +88,8 @@ class LocalNode:
         if self.ended or self.state is State.DRAINING:
             return
         try:
-            with httpx2.Client(base_url=self.url, timeout=_TIMEOUT_S, trust_env=False) as http:
+            tls = tls_to(HttpAddress.parse(self.url))
+            with httpx2.Client(base_url=self.url, timeout=_TIMEOUT_S, trust_env=False, verify=tls) as http:
                 serves = http.get("/ready").status_code == 200
                 if serves and self.state is State.STARTING:
                     verify(self.url)
