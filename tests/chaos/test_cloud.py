@@ -146,9 +146,8 @@ async def storm(up: Up, kills: int, enough: Callable[[], bool]) -> None:
         before = up.restarts()
         chance.choice(up.controllers()).kill()
         await eventually(lambda before=before: up.restarts() > before)  # type: ignore[misc]
-        if number % 4 != 3:
+        if number % 4 != 3 and number != kills - 1:
             await eventually(up.is_whole)
-    await eventually(up.is_whole)
     await eventually(enough)
 
 
@@ -174,7 +173,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 @pytest.mark.parametrize(
-    ("requests", "kills", "pause_s"), [(60, 1, 0.3), pytest.param(20_000, 40, 0.0, marks=pytest.mark.release)]
+    ("requests", "kills", "pause_s"), [(30, 1, 0.3), pytest.param(20_000, 40, 0.0, marks=pytest.mark.release)]
 )
 async def test_a_cloud_outlives_its_nodes(up: Up, requests: int, kills: int, pause_s: float) -> None:
     crowd = Crowd(up.url)
@@ -186,24 +185,22 @@ async def test_a_cloud_outlives_its_nodes(up: Up, requests: int, kills: int, pau
             memory.append((crowd.asked, up.staying()))
             await asyncio.sleep(1)
 
-    raging = asyncio.create_task(storm(up, kills, lambda: crowd.asked >= requests))
+    up.process.send_signal(signal.SIGHUP)
+    rolled = asyncio.create_task(eventually(lambda: up.restarts() >= 3 and up.is_whole()))
+    await asyncio.gather(rolled, watch(rolled.done), *(crowd.use(rolled.done, 2 * pause_s) for _ in range(USERS)))
+    print(f"\nrolling restart {dict(crowd.done)}")
+    assert set(crowd.done) == {(200, "")} and all(row["restarts"] == 1 for row in up.rows())
+
+    peaceful = crowd.asked
+    raging = asyncio.create_task(storm(up, kills, lambda: crowd.asked >= peaceful + requests))
     users = (crowd.use(raging.done, pause_s) for _ in range(USERS))
     await asyncio.gather(raging, watch(raging.done), *users)
-    print(f"\nkills {kills}, {up.restarts()} restarts, requests {crowd.asked}, {dict(crowd.done)}")
-    assert crowd.failed <= FAILURES, crowd.done
-    assert crowd.done[200, ""] >= 0.9 * crowd.asked and up.restarts() >= kills
-
-    before, restarts = crowd.done.copy(), up.restarts()
-    up.process.send_signal(signal.SIGHUP)
-    rolled = asyncio.create_task(eventually(lambda: up.restarts() >= restarts + 3 and up.is_whole()))
-    await asyncio.gather(rolled, watch(rolled.done), *(crowd.use(rolled.done, 2 * pause_s) for _ in range(USERS)))
-    rolling = crowd.done - before
-    print(f"rolling restart {dict(rolling)}")
-    assert set(rolling) == {(200, "")}, rolling
-    assert all(row["restarts"] for row in up.rows())
+    print(f"kills {kills}, {up.restarts()} restarts, requests {crowd.asked}, {dict(crowd.done)}")
+    assert crowd.failed <= FAILURES and up.restarts() >= kills + 3, crowd.done
+    assert crowd.done[200, ""] >= 0.9 * crowd.asked
 
     await crowd.client.aclose()
-    warm = next(seen for asked, seen in memory if asked >= min(1000, requests // 2))
+    warm = next(seen for asked, seen in memory if asked >= min(1000, peaceful // 2))
     spent = [path.read_bytes() for path in up.folder.rglob("*.spent")]
     nonces = [data[at : at + NONCE_BYTES] for data in spent for at in range(0, len(data), NONCE_BYTES)]
     print(f"{len(nonces)} tokens spent for {crowd.done[200, '']} answers after {2 * QUESTIONS} in peace")

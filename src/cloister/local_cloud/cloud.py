@@ -73,6 +73,8 @@ def run_cloud(plan: Plan, stack: ExitStack, view: View) -> None:
     parts.run(["cloud", "make", "--issuer", issuer, *named, "--out", str(listed)])
     nodes = _nodes(plan, places, parts, listed)
     stack.callback(nodes.end)
+    before = signal.signal(signal.SIGHUP, lambda *_: nodes.roll())
+    stack.callback(signal.signal, signal.SIGHUP, before)
     nodes.start()
     proxy = ["--port", str(plan.proxy_port), "--allow-software-tee", "--issuer", issuer, "--cloud", str(listed)]
     if plan.relay_port is not None:
@@ -84,8 +86,6 @@ def run_cloud(plan: Plan, stack: ExitStack, view: View) -> None:
         _tick(parts, nodes, view)
     view.say(f"\nReady: any OpenAI client at {url}/v1, with any API key. What nodes say is in {plan.folder / 'logs'}.")
     view.say(f"`kill -HUP {os.getpid()}` starts the nodes again one by one.")
-    before = signal.signal(signal.SIGHUP, lambda *_: nodes.roll())
-    stack.callback(signal.signal, signal.SIGHUP, before)
     while True:
         nodes.step()
         _tick(parts, nodes, view)
