@@ -1,49 +1,29 @@
-"""The parts that `cloister up` starts, with commands that cost nothing. All of it: tests/serving/test_cloud.py."""
+"""Which parts `cloister up` starts, and what each knows of the others. All of it: tests/chaos/test_cloud.py."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import pytest
 
-from cloister.cli.up import Parts, UpOptions, _start
-from cloister.config import DEVELOPMENT_KEY
-from cloister.errors import SetupError
-
-SLEEPS = "import time, os; print('API  http://h:1/v1', os.getpid(), flush=True); time.sleep(60)"
+from cloister.cli.up import UpOptions, _start
+from cloister.files import held
+from tests.cli.conftest import Run
 
 
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["cloister.cli.up"], "_command", lambda words: [sys.executable, "-c", *words])
+def test_several_nodes_need_tokens_to_choose_among_them(run: Run, tmp_path: Path) -> None:
+    result = run("up", "--nodes", "3", "--folder", str(tmp_path / "cloud"))
+    assert result.exit_code == 2 and "need --issuer" in result.output
+    assert not (tmp_path / "cloud").exists()
 
 
-def test_parts_end_with_what_started_them(capfd: pytest.CaptureFixture[str]) -> None:
-    with ExitStack() as stack:
-        parts = Parts(stack)
-        assert parts.start("one", [SLEEPS], r"API +(http://\S+)/v1") == "http://h:1"
-        pid = int(parts.start("two", [SLEEPS], r"v1 (\d+)"))
-        assert psutil.pid_exists(pid)
-    assert not psutil.pid_exists(pid)
-    assert capfd.readouterr().out.startswith("one     API  http://h:1/v1")
-
-
-def test_a_part_that_ends_is_named() -> None:
-    with ExitStack() as stack:
-        parts = Parts(stack)
-        with pytest.raises(SetupError, match="before it was ready"):
-            parts.start("node", ["print('no')"], "API")
-        with pytest.raises(SetupError, match="The node ended"):
-            parts.wait()
-        with pytest.raises(SetupError, match="failed"):
-            parts.run(["raise SystemExit(3)"])
-        key = os.environ.get("CLOISTER_API_KEY", DEVELOPMENT_KEY)
-        parts.run([f"import os; assert os.environ['CLOISTER_API_KEY'] == {key!r}"])
+def test_one_folder_is_one_clouds(run: Run, tmp_path: Path) -> None:
+    lock = held(tmp_path / ".lock", "", "")
+    result = run("up", "--nodes", "2", "--issuer", "--folder", str(tmp_path))
+    os.close(lock)
+    assert result.exit_code == 2 and "Another `cloister up` uses" in result.output
 
 
 @pytest.mark.parametrize(("relay", "issuer"), [(False, False), (True, False), (False, True), (True, True)])

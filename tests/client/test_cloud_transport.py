@@ -1,9 +1,10 @@
 """Requests that pay with tokens, in a cloud without sockets: what goes wrong is an error that says what became
-of the token, and no request goes again by itself once its token left."""
+of the token. A request whose node is away goes once more, to the node that the next token's nonce names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -81,52 +82,170 @@ class Pieces(httpx2.AsyncByteStream):
             yield piece
 
 
-@pytest.mark.parametrize("lost", [httpx2.ReadTimeout, httpx2.ReadError, httpx2.RemoteProtocolError, httpx2.WriteError])
-async def test_an_answer_that_does_not_come_costs_a_token_and_says_so(
-    world: World, monkeypatch: pytest.MonkeyPatch, lost: type[httpx2.RequestError]
-) -> None:
+def nodes_of(came: list[httpx2.Request]) -> list[str]:
+    return [each.url.path[1:3] for each in came]
+
+
+def lost_as(lost: type[httpx2.RequestError]) -> Answer:
     def drop(node: Node, outer: httpx2.Request) -> httpx2.Response:
         honest(node, outer, node.key)
         raise lost("dropped", request=outer)
 
-    nodes_answer(world, monkeypatch, drop)
+    return drop
+
+
+def draining(node: Node, outer: httpx2.Request) -> httpx2.Response:
+    answer = clear(503, "service_unavailable")
+    answer.headers |= {"Retry-After": "2", "Location": "http://n2.example:80", "X-Node": "n2"}
+    return answer
+
+
+def away(node: Node, outer: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ConnectError("away", request=outer)
+
+
+def only_at(name: str, otherwise: Answer) -> Answer:
+    def answer(node: Node, outer: httpx2.Request) -> httpx2.Response:
+        return honest(node, outer, node.key) if node.place.name == name else otherwise(node, outer)
+
+    return answer
+
+
+@pytest.mark.parametrize("lost", [httpx2.ReadError, httpx2.RemoteProtocolError, httpx2.WriteError])
+async def test_an_answer_that_does_not_come_is_asked_for_once_more_at_another_node(
+    world: World, monkeypatch: pytest.MonkeyPatch, lost: type[httpx2.RequestError]
+) -> None:
+    came = nodes_answer(world, monkeypatch, lost_as(lost))
     user = Asking(world)
     with pytest.raises(ChannelBrokenError, match=SPENT):
         await user.ask()
-    assert len(world.seen) == 1 == user.used  # computed once
+    assert len(world.seen) == 2 == len(set(nodes_of(came))) and user.used >= 2
+    assert len({seen["nonce"] for _, _, seen in world.seen}) == 2, "no token is sent twice"
 
 
-async def test_a_node_that_cannot_be_reached_costs_a_token_for_each_attempt_and_computes_nothing(
+IN_BODY = {"extra_body": {"protection": "obfuscated"}}
+IN_HEADER = {"extra_headers": {"X-Cloister-Protection": "obfuscated"}}
+
+
+@pytest.mark.parametrize("how", [IN_BODY, IN_HEADER])
+@pytest.mark.parametrize("reason", [away, draining, lost_as(httpx2.ReadError)])
+async def test_made_up_prompts_do_not_go_to_two_nodes(
+    world: World, monkeypatch: pytest.MonkeyPatch, reason: Answer, how: dict[str, dict[str, str]]
+) -> None:
+    """What two nodes' prompts have in common would be the real one."""
+    user = Asking(world, retries=0)
+    came = nodes_answer(world, monkeypatch, reason)
+    with pytest.raises((openai.APIConnectionError, openai.APIStatusError)):
+        await user.ask(**how)
+    assert len(came) == 1 == user.used
+
+
+async def test_a_user_who_does_not_wait_longer_is_not_made_to(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    came = nodes_answer(world, monkeypatch, lost_as(httpx2.ReadTimeout))
+    user = Asking(world)
+    with pytest.raises(ChannelBrokenError, match=SPENT):
+        await user.ask()
+    assert len(came) == 1 == user.used
+
+
+@pytest.mark.parametrize("reason", [away, draining, lost_as(httpx2.RemoteProtocolError)])
+async def test_a_node_that_is_away_costs_tokens_and_the_user_sees_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, reason: Answer
+) -> None:
+    came = nodes_answer(world, monkeypatch, only_at("n1", reason))
+    user = Asking(world, retries=0)
+    answered = failed = 0
+    for _ in range(12):
+        before = len(came)
+        try:
+            await user.ask()
+        except (openai.APIConnectionError, openai.APIStatusError):
+            failed += 1
+        else:
+            answered += 1
+        tries = nodes_of(came[before:])
+        assert len(tries) == len(set(tries)) <= 2 and (tries[-1] == "n1" or (len(tries) == 2 and failed))
+    assert answered and answered == nodes_of(came).count("n1")
+
+
+async def test_tries_of_a_program_and_of_the_client_add_up_and_do_not_multiply(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(node: Node, outer: httpx2.Request) -> httpx2.Response:
-        raise httpx2.ConnectError("away", request=outer)
-
     came = nodes_answer(world, monkeypatch, away)
     user = Asking(world)
     with pytest.raises(openai.APIConnectionError):
         await user.ask()
-    assert user.used == 3 == len(came) and not world.seen
+    assert len(came) == 1 + 1 + 2 <= user.used and not world.seen
 
 
 async def test_every_attempt_takes_a_new_token_and_the_node_that_it_names(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(node: Node, outer: httpx2.Request) -> httpx2.Response:
-        if node.address.host != "n1.example":
-            raise httpx2.ConnectError("away", request=outer)
-        return honest(node, outer, node.key)
-
-    came = nodes_answer(world, monkeypatch, away)
+    came = nodes_answer(world, monkeypatch, only_at("n1", away))
     user = Asking(world, retries=30)
     for _ in range(4):
         await user.ask()
     seen = [seen for _, _, seen in world.seen]
-    assert len(seen) == 4 and len({each["nonce"] for each in seen}) == 4 and user.used == len(came)
-    named = [
-        node.name for each in came for node in NODES if node.url.removesuffix(":80").rpartition("/")[2] in str(each.url)
-    ]
-    assert set(named) >= {"n1"} and named.count("n1") == 4
+    assert len(seen) == 4 and len({each["nonce"] for each in seen}) == 4 and user.used >= len(came)
+    assert nodes_of(came).count("n1") == 4
+
+
+@pytest.mark.parametrize("bad", [node.name for node in NODES])
+async def test_nothing_that_a_node_or_relay_does_chooses_the_next_node(
+    world: World, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    """One wallet, and ways to refuse: a request goes to the same nodes in each. A bad one gets what its tokens say."""
+    user = Asking(world, retries=0)
+    wallet, file = Wallet(world.folder / "0.json"), world.folder / "0.json"
+    before, ways = file.read_bytes(), []
+    for reason in (away, draining, lost_as(httpx2.ReadError)):
+        file.write_bytes(before)
+        world.spent = frozenset()
+        with monkeypatch.context() as patch:
+            came = nodes_answer(world, patch, only_at(bad, reason))
+            for _ in range(8):
+                with suppress(openai.APIConnectionError, openai.APIStatusError):
+                    await user.ask()
+        ways.append(nodes_of(came))
+    assert ways[0] == ways[1] == ways[2]
+    file.write_bytes(before)
+    drawn = (world.cloud.node_of(wallet.take(user.keys)[0]).name for _ in range(user.fetched))
+    for _ in range(8):
+        first = next(drawn)
+        tries = [first] if first == bad else [first, next(each for each in drawn if each != first)]
+        assert ways[0][: len(tries)] == tries
+        del ways[0][: len(tries)]
+    assert not ways[0]
+
+
+async def test_one_node_alone_is_not_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = Asking(world, retries=0)
+    monkeypatch.setattr(Cloud, "node_of", lambda cloud, token: NODES[0])  # as chance, or a list of one, would have it
+    came = nodes_answer(world, monkeypatch, draining)
+    with pytest.raises(openai.APIStatusError, match=SPENT):
+        await user.ask()
+    assert nodes_of(came) == ["n0"] and user.used == 1 + tokens_module.MOST_DRAWS
+
+
+async def test_no_request_goes_again_after_a_byte_of_its_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torn(httpx2.AsyncByteStream):
+        def __init__(self, data: bytes) -> None:
+            self._data = data
+
+        async def __aiter__(self):  # type: ignore[no-untyped-def]
+            yield self._data
+            raise httpx2.ReadError("torn")
+
+    def tear(node: Node, outer: httpx2.Request) -> httpx2.Response:
+        answer = honest(node, outer, node.key)
+        return httpx2.Response(200, headers=answer.headers, stream=Torn(answer.stream._data[:size]))  # type: ignore[attr-defined]
+
+    user = Asking(world)
+    came = nodes_answer(world, monkeypatch, tear)
+    for count, size in enumerate((0, 1, 60), 1):  # noqa: B007  # `tear` reads it
+        with pytest.raises(ChannelBrokenError, match=SPENT):
+            await user.ask()
+        assert len(came) == count == user.used
 
 
 @pytest.mark.parametrize("status", [400, 409, 429, 500, 502, 503, 504])

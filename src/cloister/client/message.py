@@ -135,6 +135,13 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     return Split(msgspec.json.encode(kept), prompts, winnower)
 
 
+def is_obfuscated(headers: Headers, body: bytes) -> bool:
+    """Whether the node is asked to hide the prompt among made-up ones. A body that does not decode is not sent."""
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        return obfuscates(_levels(msgspec.json.decode(body, type=_Fields), headers))
+    return False
+
+
 def _is_parameter(name: str, value: msgspec.Raw) -> bool:
     """Whether the field goes with the request; InvalidRequest for one that may be neither sent nor left out."""
     if name in PARAMETERS:

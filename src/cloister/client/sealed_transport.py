@@ -24,7 +24,7 @@ from cloister.errors import (
     ServiceUnavailable,
 )
 
-_CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)  # only the seal shows whether the answer was whole
+CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)  # only the seal shows whether the answer was whole
 Raising = Callable[[CloisterError, httpx2.Request], Exception]  # for libraries with exceptions of one family
 DENIED = (ChannelKeyUnknown, MessageExpired)  # Refusals in the clear that evidence can prove or disprove.
 
@@ -62,7 +62,7 @@ async def open_answer(
         return await OpenedStream(outer, sent, raising, request).begin()
     clear = b""
     try:
-        with suppress(*_CUT):
+        with suppress(*CUT):
             async for piece in raw_pieces(outer):
                 clear += piece
                 if len(clear) >= messages.MAX_REFUSAL_BYTES:
@@ -110,7 +110,7 @@ class OpenedStream(httpx2.AsyncByteStream):
     async def _take(self) -> None:
         """More of the answer. Its end must not come before the authenticated one."""
         piece = None
-        with suppress(*_CUT):
+        with suppress(*CUT):
             piece = await anext(self._pieces, None)
         if piece is None:
             self._answer.finish()

@@ -26,6 +26,7 @@ from cloister.files import read_bounded
 BATCH_TOKENS = 64
 REFILL_AT = BATCH_TOKENS // 2
 REFILL_WITHIN_S = 600
+MOST_DRAWS = 8  # with two nodes all of them name the same one once in 256 times
 _TIMEOUT_S = 30.0
 Later = Callable[[float, Callable[[], None]], None]
 
@@ -87,6 +88,15 @@ class TokenSource:
             self._refilling = True
             self._later(secrets.randbelow(1000 * REFILL_WITHIN_S) / 1000, self._refill)
         return token, self.cloud.node_of(token)
+
+    def take_elsewhere(self, than: CloudNode) -> tuple[Token, CloudNode] | None:
+        """A token that names another node, or None if chance gave none. Those drawn on the way are lost: put back, they
+        would make the node of a later request depend on this one's."""
+        for _ in range(MOST_DRAWS if len(self.cloud.nodes) > 1 else 0):
+            token, place = self.take()
+            if place != than:
+                return token, place
+        return None
 
     def _refill(self) -> None:
         with suppress(CloisterError):  # `take` says it, when the last token is used
