@@ -15,6 +15,7 @@ MOST_BYTES = 1 << 20
 PACKAGED = Path(__file__).parent / "machines"
 _Seconds = Annotated[float, Meta(ge=0, le=3600)]
 _Positive = Annotated[float, Meta(gt=0, le=3600)]
+_Rate = Annotated[float, Meta(gt=0, le=1e6)]
 _Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 _Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
 _Text = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -28,7 +29,7 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
 class LevelProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """Of one level. `first_s`: of the first token's time, what takes no turn on the cores. A piece of a prompt takes
     `piece_s` and `token_s` for each token. `request_s`, `vault_s`: what each request and each fresh vault take from
-    the cores beside the model. `context_s`: what a step takes more for each token that its rows look back on."""
+    the cores beside the model. `max_context`, unless 0: the level's own, below the node's. `context_s`: what a step takes more for each token that its rows look back on."""
 
     first_s: _Seconds
     piece_s: _Seconds
@@ -37,6 +38,7 @@ class LevelProfile(Struct, frozen=True, forbid_unknown_fields=True):
     context_s: _Seconds = 0.0
     request_s: _Seconds = 0.0
     vault_s: _Seconds = 0.0
+    max_context: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
     def __post_init__(self) -> None:
         if [step.rows for step in self.steps] != sorted({step.rows for step in self.steps}):
@@ -75,7 +77,7 @@ class Memory(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machine(Struct, frozen=True, forbid_unknown_fields=True):
-    """`noise`: what ran beside the measurement. `start_s`: of a node, until it serves."""
+    """`noise`: what ran beside the measurement. `vault_start_s`: from the order of a vault until it is sealed."""
 
     format: Literal["cloister-machine/v1"]
     model: _Text
@@ -86,11 +88,10 @@ class Machine(Struct, frozen=True, forbid_unknown_fields=True):
     noise: _Text
     levels: dict[LevelName, LevelProfile]
     vault_start_s: _Seconds
-    start_s: _Seconds
-    memory: Memory
+    memory: Memory | None = None
     limits: Limits = Limits()
-    redeemed_per_s: _Positive = 3600.0
-    issued_per_s: _Positive = 3600.0
+    redeemed_per_s: _Rate = 3600.0
+    issued_per_s: _Rate = 3600.0
 
     def profile(self, level: LevelName) -> LevelProfile:
         if level not in self.levels:

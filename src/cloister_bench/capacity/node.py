@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil
+from typing import Literal
 
 from cloister.controller.core_lease import PIECE_TOKENS, SHORT_STEPS
 from cloister.controller.sessions import most_of_one
@@ -38,6 +39,7 @@ class Job:
 
 
 Ended = Callable[[Job, float], None]
+Refused = Callable[[Job, Literal["refused", "too_long"]], None]
 
 
 class Level:
@@ -47,6 +49,7 @@ class Level:
         self.name, self.vault = name, reads_in_vault(name)
         self.first_s, self.piece_s, self.token_s = profile.first_s, profile.piece_s, profile.token_s
         self.context_s, self.request_s, self.vault_s = profile.context_s, profile.request_s, profile.vault_s
+        self.max_context = profile.max_context
         self.steps = [0.0, *(profile.step_s(rows) for rows in range(1, machine.limits.max_running + 1))]
         one, most = self.steps[1], machine.limits.chunk_tokens
         if self.vault:
@@ -73,12 +76,12 @@ class Counts:
 @dataclass
 class Node:
     """`tokens`: users pay with anonymous tokens, and have one payer's share together. `verified`: the share of answers
-    that vaults compute again. `first`, `ended`, `refused` are told of jobs in this node's order of time."""
+    that vaults compute again. `ended`, `refused` get each job once."""
 
     machine: Machine
     levels: dict[LevelName, Level]
     ended: Ended
-    refused: Ended
+    refused: Refused
     tokens: bool = True
     verified: float = 0.0
     clock: float = 0.0
@@ -122,12 +125,11 @@ class Node:
             self._gate_at = max(self._gate_at, now) + 1 / self.machine.redeemed_per_s
             self.counts.redeemed += 1
         limits = self.machine.limits
-        if (
-            job.prompt + job.output > min(limits.max_context, limits.kv_tokens)
-            or len(self._waiting) >= self._most_waiting
-        ):
+        most = self.levels[job.level].max_context or limits.max_context
+        too_long = job.prompt + job.output > min(most, limits.max_context, limits.kv_tokens)
+        if too_long or len(self._waiting) >= self._most_waiting:
             self.counts.refused += 1
-            self.refused(job, now)
+            self.refused(job, "too_long" if too_long else "refused")
             return
         job.ready = max(now, self._gate_at)
         self._waiting.append(job)

@@ -16,7 +16,7 @@ from cloister_bench.capacity.machine import Machine
 from cloister_bench.capacity.node import Job, Level, Node
 from cloister_bench.capacity.traces import Request
 
-Outcome = Literal["answered", "refused", "unreachable", "lost"]
+Outcome = Literal["answered", "refused", "too_long", "unreachable", "lost"]
 RETRY_S = 0.75  # the SDK's first pause is 0.5 to 1 s
 _REPORT_EVERY = 1000
 
@@ -55,6 +55,7 @@ class Results:
     retried: int = 0
     tokens_made: int = 0
     seconds: float = 0.0
+    ended_s: float = 0.0  # when the last answer had its last token
     nodes: list[Node] = field(default_factory=list)
 
     @property
@@ -170,6 +171,7 @@ class Simulation:
         self.results.first_s.append(job.first - job.came)
         self.results.whole_s.append(now - job.came)
         self.results.tokens_made += job.output
+        self.results.ended_s = max(self.results.ended_s, now)
 
-    def _refused(self, job: Job, now: float) -> None:
-        self.results.outcomes["refused"] += 1
+    def _refused(self, job: Job, why: Literal["refused", "too_long"]) -> None:
+        self.results.outcomes[why] += 1

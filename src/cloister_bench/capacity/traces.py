@@ -153,3 +153,14 @@ def scaled(trace: Trace, per_second: float, seed: int = 0) -> Iterator[Request]:
             del waiting[:split]
     waiting.sort()
     yield from waiting
+
+
+def shrunk(trace: Trace, lengths: float, per_second: float, requests: int) -> Trace:
+    """Its first requests, with lengths divided, at another rate: for machines smaller than where it was recorded."""
+    kept = trace.requests[:requests]
+    slower = len(kept) / (max(kept[-1].at, 1e-3) * per_second)
+    made = [
+        Request(each.at * slower, max(1, round(each.prompt / lengths)), max(1, round(each.output / lengths)))
+        for each in kept
+    ]
+    return Trace(trace.name, made, made[-1].at)

@@ -19,5 +19,5 @@ def profile(**more: Any) -> LevelProfile:
 def machine(levels: dict[LevelName, LevelProfile] | None = None, **more: Any) -> Machine:
     made = levels or {OPEN: profile(), PARTITIONED: profile(request_s=0.01, vault_s=0.1)}
     about = {"model": "toy", "processor": "none", "cores": 2, "measured": "never", "source": "a test", "noise": "none"}
-    fields = {"vault_start_s": 0.5, "start_s": 20.0, "memory": Memory(1000, 100, 10), "limits": Limits(), **more}
+    fields = {"vault_start_s": 0.5, "memory": Memory(1000, 100, 10), "limits": Limits(), **more}
     return Machine("cloister-machine/v1", levels=made, **about, **fields)  # type: ignore[arg-type]
