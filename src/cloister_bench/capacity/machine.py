@@ -28,8 +28,9 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
 
 class LevelProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """Of one level. `first_s`: of the first token's time, what takes no turn on the cores. A piece of a prompt takes
-    `piece_s` and `token_s` for each token. `request_s`, `vault_s`: what each request and each fresh vault take from
-    the cores beside the model. `max_context`, unless 0: the level's own, below the node's. `context_s`: what a step takes more for each token that its rows look back on."""
+    `piece_s`, and `token_s` for each token. `request_s`, `vault_s`: what each request and each fresh vault take from
+    the cores beside the model. `context_s`: what a step takes more for each token that its rows look back on.
+    `max_context`, unless 0: below the node's."""
 
     first_s: _Seconds
     piece_s: _Seconds
