@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 
 from cloister.addresses import HttpAddress
-from cloister.errors import ServiceUnavailable
+from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.fairness import LINGER_S, LONG_S
 from cloister.gateway.metrics import COARSE_S
 from cloister.levels import LevelName
@@ -90,9 +91,10 @@ class Measuring:
     def vault_start_s(self) -> float:
         """As the node reports it at /metrics, some seconds later; only an operator's key opens that."""
         for _ in range(METRICS_TRIES):
-            exchange = self._connection().exchange("GET", "/metrics")
-            if exchange.status == 200 and (found := _VAULT.search(exchange.body)):
-                return round(float(found[1]) / 1000, 4)
+            with suppress(OSError, ProtocolError):
+                exchange = self._connection().exchange("GET", "/metrics")
+                if exchange.status == 200 and (found := _VAULT.search(exchange.body)):
+                    return round(float(found[1]) / 1000, 4)
             sleep(COARSE_S / 2)  # the last vault was not sealed when these numbers were taken
         hint = "Give the key of an operator: --api-key-file, or CLOISTER_API_KEY."
         raise ServiceUnavailable("The node does not show how long a vault's start takes.", hint=hint)
