@@ -1,5 +1,6 @@
 """Compares the simulation with real nodes. Three nodes run on one machine: while one replays its share of a trace, the
-others are stopped, so that each has the cores as on a machine of its own. A node is measured right before its share."""
+others are stopped, so that each has the cores as on a machine of its own. A node is measured right before and after its
+share, and simulated with the mean."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,11 @@ from statistics import mean
 from time import perf_counter, sleep
 from typing import Any
 
+from msgspec import structs
+
 from cloister.keys import add_line, key_line, new_key
 from cloister.levels import LevelName
-from cloister_bench.capacity.machine import Machine
+from cloister_bench.capacity.machine import Machine, mean_profile
 from cloister_bench.capacity.measure import Series, measure
 from cloister_bench.capacity.plan import percentile
 from cloister_bench.capacity.simulation import Results, Scenario, Simulation
@@ -31,7 +34,7 @@ UNMEASURED = (3600.0, 3600.0)  # rates of tokens: here users have keys
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One node's: measured, and simulated with the profile that was measured right before."""
+    """One node's: measured, and simulated with the mean of the profiles measured right before and after."""
 
     machine: Machine
     answers: Sequence[Answer]
@@ -80,6 +83,14 @@ def _row(name: str, real: float, simulated: float) -> dict[str, Any]:
     return {"name": name, "real": round(real, 4), "simulated": round(simulated, 4), "ratio": round(simulated / real, 4)}
 
 
+def _between(before: Machine, after: Machine, level: LevelName) -> Machine:
+    profile = mean_profile(before.profile(level), after.profile(level))
+    start_s = (before.vault_start_s + after.vault_start_s) / 2
+    return structs.replace(
+        after, levels={level: profile}, vault_start_s=start_s, noise=f"{before.noise}; {after.noise}"
+    )
+
+
 def _say_of(say: Callable[[str], None], node: int, what: str) -> None:
     say(f"node {node}: {what}")
 
@@ -117,10 +128,12 @@ def run(
             nodes.append(node)
         for number, (node, share) in enumerate(zip(nodes, shares, strict=True), 1):
             node.resume()
-            machine = measure(node, [level], series, partial(_say_of, say, number), rates=UNMEASURED)
+            measured = partial(measure, node, [level], series, partial(_say_of, say, number), rates=UNMEASURED)
+            machine = measured()
             say(f"node {number}: {len(share)} requests")
             sleep(1.0)
             answers, broken = replay(node, level, share)
+            machine = _between(machine, measured(), level)
             check.shares.append(Share(machine, answers, broken, simulate(machine, level, share), share[0].at))
             node.pause()
         for node in nodes:

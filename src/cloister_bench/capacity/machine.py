@@ -56,6 +56,15 @@ class LevelProfile(Struct, frozen=True, forbid_unknown_fields=True):
         return max(low.seconds + slope * (rows - low.rows), low.seconds / 2) + looked
 
 
+def mean_profile(one: LevelProfile, other: LevelProfile) -> LevelProfile:
+    """Of two measurements with the same rows, one before and one after what they are compared with."""
+    names = ("first_s", "piece_s", "token_s", "context_s", "request_s", "vault_s")
+    middle = {name: (getattr(one, name) + getattr(other, name)) / 2 for name in names}
+    pairs = zip(one.steps, other.steps, strict=True)
+    steps = tuple(Step(first.rows, (first.seconds + second.seconds) / 2) for first, second in pairs)
+    return LevelProfile(**middle, steps=steps, max_context=one.max_context)
+
+
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """A node's settings that bound what it takes at once: the defaults of `cloister serve`."""
 

@@ -38,10 +38,10 @@ class Series:
     """How much is asked. `tokens`: of an answer whose steps are measured."""
 
     rows: Sequence[int] = ROWS
-    repeats: int = 3
+    repeats: int = 5
     tokens: int = 48
     crowd: int = 4
-    turns: int = 3
+    turns: int = 6
 
 
 USUAL, DEFAULTS = Series(), Limits()
@@ -103,11 +103,21 @@ class Measuring:
         self._run = token_hex(4)
 
     def _each(self, level: LevelName, kept: bool) -> float:
-        """Seconds for each of many short requests, a few at a time."""
-        begun, turns = perf_counter(), self._series.turns
-        for _ in range(turns):
-            self.crowd(level, self._series.crowd, SHORT, 1, kept)
-        return (perf_counter() - begun) / (turns * self._series.crowd)
+        """Seconds for each of many short requests, a few users at a time; a user's next follows its last."""
+        users, turns = self._series.crowd, self._series.turns
+        names = self._names(users, kept)
+
+        def ask_in_turn(user: int) -> None:
+            for _ in range(turns):
+                self._ask(level, SHORT, 1, names[user], user)
+
+        with ThreadPoolExecutor(users) as threads:
+            begun = perf_counter()
+            list(threads.map(ask_in_turn, range(users)))
+        return (perf_counter() - begun) / (turns * users)
+
+    def _names(self, users: int, kept: bool) -> list[str | None]:
+        return [f"plan-{self._run}-{user}" if kept else None for user in range(users)]
 
     def _ask(self, level: LevelName, prompt: int, output: int, session: str | None = None, user: int = 0) -> Answer:
         load = Workload(prompt, output, timeout_s=TIMEOUT_S, protection=level, seed=self._random.getrandbits(40))
@@ -121,7 +131,7 @@ class Measuring:
 
     def crowd(self, level: LevelName, users: int, prompt: int, output: int, kept: bool) -> list[Answer]:
         """All at once. Kept sessions have their vaults before."""
-        names = [f"plan-{self._run}-{user}" if kept else None for user in range(users)]
+        names = self._names(users, kept)
         with ThreadPoolExecutor(users) as threads:
             if kept:
                 list(threads.map(lambda user: self._ask(level, 2, 1, names[user], user), range(users)))

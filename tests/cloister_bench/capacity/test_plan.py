@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloister.errors import SetupError
-from cloister_bench.capacity.machine import MOST_BYTES, Step, decode_machine, find_machine, packaged_names
+from cloister_bench.capacity.machine import MOST_BYTES, Step, decode_machine, find_machine, mean_profile, packaged_names
 from cloister_bench.capacity.measure import resident_bytes, split
 from cloister_bench.capacity.plan import Aims, Planner
 from cloister_bench.capacity.traces import synthetic
@@ -124,3 +124,9 @@ def test_wrong_use_is_a_line_or_two(run: Run, tmp_path: Path, words: tuple[str, 
 def test_every_command_has_an_example(run: Run) -> None:
     for words in ((), ("nodes",), ("measure",), ("check",)):
         assert "cloister plan" in run("plan", *words, "--help").stdout
+
+
+def test_the_mean_of_two_measurements() -> None:
+    one, other = profile(token_s=0.002, steps=(Step(1, 0.1),)), profile(token_s=0.004, steps=(Step(1, 0.3),))
+    assert mean_profile(one, other).token_s == pytest.approx(0.003)
+    assert mean_profile(one, other).steps == (Step(1, 0.2),)
