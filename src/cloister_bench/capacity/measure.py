@@ -15,8 +15,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 
 from cloister.addresses import HttpAddress
+from cloister.controller.core_lease import SHORT_STEPS
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.fairness import LINGER_S, LONG_S
+from cloister.fairness import LEAST_SHORT_S, LINGER_S, LONG_S
+from cloister.fairness import SHORT_STEPS as SERVICE_SHORT_STEPS
 from cloister.gateway.metrics import COARSE_S
 from cloister.levels import LevelName
 from cloister_bench import cloud
@@ -64,14 +66,19 @@ class Measuring:
         shorts = [self._ask(level, SHORT, 2) for _ in range(series.repeats)]
         longs = [self._ask(level, LONG, 2) for _ in range(series.repeats)]
         short, long = (median(each.first_token - each.sent for each in group) for group in (shorts, longs))
-        slope = max((long - short) / (LONG - SHORT), 1e-6)
+        alone = max((long - short) / (LONG - SHORT), 1e-6)
         steps = []
         for rows in series.rows:
             self._say(f"{level}: {rows} rows")
             answers = self.crowd(level, rows, SHORT, series.tokens, kept=vaults)
             steps.append(Step(rows, median(each.seconds_per_token for each in answers)))
         one = steps[0].seconds
-        piece_s, token_s = split(slope, one)
+        self._say(f"{level}: prompts in short turns")
+        self._ask(level, SHORT, 1, user=1)  # another tenant: active for LINGER_S
+        others = [self._ask(level, size, 2) for _ in range(series.repeats) for size in (SHORT, LONG)]
+        waits = [each.first_token - each.sent for each in others]
+        beside = max((median(waits[1::2]) - median(waits[::2])) / (LONG - SHORT), alone)
+        piece_s, token_s = split(alone, beside, one, vaults)
         self._say(f"{level}: what a request costs beside the model")
         model_s = piece_s + SHORT * token_s
         request_s = self._each(level, kept=vaults) - model_s
@@ -142,17 +149,24 @@ class Measuring:
         return Connection(self._server.address, keys[user % len(keys)], TIMEOUT_S)
 
 
-def split(slope: float, one: float) -> tuple[float, float]:
-    """What a piece and each of its tokens take, from a lone tenant's time for each token and a step of one token: such
-    a tenant's pieces take LONG_S (fairness.Pace), or are of 512 tokens, and one token costs a step."""
-    in_piece = LONG_S / slope
-    if in_piece >= Limits().chunk_tokens:
-        in_piece, whole = Limits().chunk_tokens, slope * Limits().chunk_tokens
-    else:
-        whole = LONG_S
-    token_s = (whole - min(one, whole / 2)) / max(in_piece - 1, 1)
-    token_s = min(token_s, slope)
-    return max(min(one, whole / 2) - token_s, 0.0), token_s
+def split(alone: float, beside: float, one: float, in_vault: bool) -> tuple[float, float]:
+    """What a piece and each of its tokens take, from a token's time in long turns, of a lone tenant, and in short ones,
+    beside others (fairness.Pace). A piece of a prompt computes no logits: it takes less than a step of one token. Where all turns are as long, it counts as 0."""
+    low, high = 0.0, min(one, LONG_S / 4)
+    for _ in range(50):
+        piece_s = (low + high) / 2
+        token_s = _token_s(alone, piece_s, piece_s if in_vault else one)
+        turn_s = max(LEAST_SHORT_S, (SHORT_STEPS if in_vault else SERVICE_SHORT_STEPS) * one)
+        tokens = min(max(1.0, (turn_s - (piece_s if in_vault else one)) / token_s), Limits().chunk_tokens)
+        low, high = (piece_s, high) if token_s + piece_s / tokens < beside else (low, piece_s)
+    return low, _token_s(alone, low, low if in_vault else one)
+
+
+def _token_s(slope: float, piece_s: float, counted_s: float) -> float:
+    """Of pieces that Pace sizes for LONG_S, of which it counts `counted_s` as the piece's own; 512 tokens at most."""
+    most = Limits().chunk_tokens
+    tokens = (LONG_S + piece_s - counted_s) / slope
+    return max((LONG_S - counted_s) / tokens if tokens < most else slope - piece_s / most, slope / 4)
 
 
 def measure(

@@ -52,11 +52,9 @@ class Level:
         self.max_context = profile.max_context
         self.steps = [0.0, *(profile.step_s(rows) for rows in range(1, machine.limits.max_running + 1))]
         one, most = self.steps[1], machine.limits.chunk_tokens
-        if self.vault:
-            self.short = self._within(max(LEAST_SHORT_S, SHORT_STEPS * one), self.piece_s, most)
-        else:
-            self.short = self._within(max(LEAST_SHORT_S, SERVICE_SHORT_STEPS * one), self.piece_s, most)
-        self.long = max(self.short, self._within(LONG_S, self.piece_s, most))
+        steps, counted = (SHORT_STEPS, self.piece_s) if self.vault else (SERVICE_SHORT_STEPS, one)
+        self.short = self._within(max(LEAST_SHORT_S, steps * one), counted, most)
+        self.long = max(self.short, self._within(LONG_S, counted, most))
 
     def _within(self, seconds: float, piece_s: float, most: int) -> int:
         return int(min(max((seconds - piece_s) / self.token_s, 1), most))

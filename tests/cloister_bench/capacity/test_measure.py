@@ -27,7 +27,7 @@ def test_a_level_is_measured_by_a_short_series_of_requests() -> None:
     bodies = [request.body for request in stub.requests if request.method == "POST"]
     assert [step.rows for step in found.steps] == [1, 3] and found.token_s > 0 and found.vault_s == 0
     assert {body["protection"] for body in bodies} == {OPEN} and all(body["ignore_eos"] for body in bodies)
-    assert len(bodies) == 2 * 2 + (1 + 3) + 2, "prompts, rows, and a crowd"
+    assert len(bodies) == 2 * 2 + 1 + 2 * 2 + (1 + 3) + 2, "prompts, alone and beside, rows, a crowd"
     assert decode_machine(machine({OPEN: found}).encode()).profile(OPEN) == found
 
 

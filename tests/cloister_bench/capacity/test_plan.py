@@ -11,6 +11,7 @@ import pytest
 from cloister.errors import SetupError
 from cloister_bench.capacity.machine import MOST_BYTES, Step, decode_machine, find_machine, mean_profile, packaged_names
 from cloister_bench.capacity.measure import resident_bytes, split
+from cloister_bench.capacity.node import Level
 from cloister_bench.capacity.plan import Aims, Planner
 from cloister_bench.capacity.traces import synthetic
 from tests.cli.conftest import Run
@@ -52,12 +53,18 @@ def test_steps_are_interpolated_and_extended() -> None:
     assert profile(steps=(Step(2, 0.1),)).step_s(4) == pytest.approx(0.2)
 
 
-def test_a_lone_tenants_slope_is_split_into_pieces_and_tokens() -> None:
+@pytest.mark.parametrize("in_vault", [True, False])
+@pytest.mark.parametrize(("piece_s", "token_s"), [(0.02, 0.004), (0.01, 0.001)])
+def test_what_a_piece_takes_is_found_from_long_and_short_turns(piece_s: float, token_s: float, in_vault: bool) -> None:
     """A machine whose pieces are known gives them back."""
-    for piece_s, token_s in ((0.02, 0.004), (0.03, 0.001), (0.001, 0.00005)):
-        size = min(512, int(1 + (0.5 - piece_s - token_s) / token_s))
-        slope = (piece_s + size * token_s) / size
-        assert split(slope, piece_s + token_s) == pytest.approx((piece_s, token_s), rel=0.05)
+    one = 0.03
+    made = Level(
+        PARTITIONED if in_vault else OPEN,
+        profile(piece_s=piece_s, token_s=token_s, steps=(Step(1, one),)),
+        machine(),
+    )
+    alone, beside = (token_s + piece_s / size for size in (made.long, made.short))
+    assert split(alone, beside, one, in_vault) == pytest.approx((piece_s, token_s), rel=0.2)
 
 
 def test_profiles_come_back_and_wrong_ones_are_refused(tmp_path: Path) -> None:
