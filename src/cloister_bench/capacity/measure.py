@@ -151,7 +151,8 @@ class Measuring:
 
 def split(alone: float, beside: float, one: float, in_vault: bool) -> tuple[float, float]:
     """What a piece and each of its tokens take, from a token's time in long turns, of a lone tenant, and in short ones,
-    beside others (fairness.Pace). A piece of a prompt computes no logits: it takes less than a step of one token. Where all turns are as long, it counts as 0."""
+    beside others (fairness.Pace). A piece of a prompt computes no logits: it takes less than a step of one token.
+    Where all turns are as long, it counts as 0."""
     low, high = 0.0, min(one, LONG_S / 4)
     for _ in range(50):
         piece_s = (low + high) / 2
