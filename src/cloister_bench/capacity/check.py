@@ -1,5 +1,5 @@
 """Compares the simulation with real nodes. Three nodes run on one machine: while one replays its share of a trace, the
-others are stopped, so that each has the cores as on a machine of its own. A node is measured right before and after its
+others are stopped, so that each has the cores as if it were alone. A node is measured right before and after its
 share, and simulated with the mean."""
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The smallest number of nodes that serves so many users within a target, while one node is away."""
+"""The smallest number of nodes that serves a number of users within a target, while one node is away."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ from cloister_bench.capacity.simulation import Outage, Results, Scenario, Simula
 from cloister_bench.capacity.traces import Request, Trace, scaled
 
 SAMPLED = 24  # nodes that a search simulates: each has its own share, whatever the others have
-_EXACT = 64  # up to here each number of nodes is told from the next; beyond it, those 2% apart
+_EXACT = 64  # up to here each number of nodes is tried; beyond it, those 2% apart
 _ALWAYS = 1e9
 
 

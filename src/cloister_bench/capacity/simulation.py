@@ -23,7 +23,7 @@ _REPORT_EVERY = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node that is killed at `at`, or told to drain, and serves again at `until`."""
+    """A node that is killed at `at`, or drains, and serves again at `until`."""
 
     node: int
     at: float

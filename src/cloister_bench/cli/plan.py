@@ -209,7 +209,7 @@ def plan_measure(options: MeasureOptions) -> None:
 def plan_check(options: CheckOptions) -> None:
     """Compare the simulation with three real nodes, which are started here and measured in the same run.
 
-    While one node replays its share, the others are stopped: each has the cores as on a machine of its own.
+    While one node replays its share, the others are stopped: each has the cores as if it were alone.
 
     Examples:
 
