@@ -91,14 +91,14 @@ class Bench(InTurn[Results]):
     def run(self, folder: ModelFolder) -> None:
         plan, home = self._results.plan, Path(mkdtemp(prefix="cloister-bench-"))  # stays if a part does not start
         with self._noting("tokens"):
-            self._rates(home / "rates")
+            self.measure_rates(home / "rates")
         with self._noting("cloud"), ExitStack() as running:
             ways = start(folder, home, running)
             self._in_turn(plan.sides(), plan.rounds, lambda point, seed: answered(ways[point.side], point, seed))
             running.close()
             shutil.rmtree(home)
 
-    def _rates(self, home: Path) -> None:
+    def measure_rates(self, home: Path) -> None:
         count = self._results.plan.tokens
         self._watcher.begin("tokens", 2)
         issuer = Issuer(home, "issuer", TOKENS, per_day=MOST_TOKENS)

@@ -27,6 +27,7 @@ def test_a_command_of_the_product_imports_no_other_distribution() -> None:
     assert loaded_by("serve", "--help") == ""
     assert "cloister_bench.cli" in loaded_by("bench", "--help")
     assert "cloister_mpc.cli" in loaded_by("mpc", "--help")
+    assert "cloister_bench.cli.plan" in loaded_by("plan", "--help")
 
 
 @pytest.mark.parametrize("name", extensions.EXTENSIONS)
@@ -37,8 +38,9 @@ def test_where_it_is_absent_one_line_says_what_to_install(
     monkeypatch.setattr(extensions, "entry_points", lambda **_: ())
     result = run(name, *words)
     assert result.exit_code == 2
-    assert f"cloister-{name}, which is not installed" in result.stderr
-    assert f"pip install cloister-{name}" in result.stderr
+    part = {"plan": "bench"}.get(name, name)
+    assert f"cloister-{part}, which is not installed" in result.stderr
+    assert f"pip install cloister-{part}" in result.stderr
 
 
 def test_the_list_of_commands_names_it_either_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,10 @@ from cloister.errors import SetupError
 
 EXTENSIONS = {
     "bench": "Measure servers: Cloister's, or others that have OpenAI's API.",
+    "plan": "Plan a cloud: nodes, memory and cost for a number of users.",
     "mpc": "Generate on secret shares: parties, provider and client of the level mpc.",
 }  # commands of other distributions of this repository
+_BROUGHT_BY = {"plan": "bench"}  # where the distribution is not named as the command
 
 
 def _absent(name: str) -> typer.Typer:
@@ -40,8 +42,9 @@ def _absent(name: str) -> typer.Typer:
 
     @app.command(help=f"{EXTENSIONS[name]} Not installed.", context_settings=any_words)
     def absent(ctx: typer.Context) -> None:
-        hint = f"Install it: pip install cloister-{name} (in a checkout: pip install -e src/cloister_{name})."
-        raise SetupError(f"`cloister {name}` comes with cloister-{name}, which is not installed.", hint=hint)
+        part = _BROUGHT_BY.get(name, name)
+        hint = f"Install it: pip install cloister-{part} (in a checkout: pip install -e src/cloister_{part})."
+        raise SetupError(f"`cloister {name}` comes with cloister-{part}, which is not installed.", hint=hint)
 
     return app
 
