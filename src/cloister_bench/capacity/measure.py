@@ -31,6 +31,7 @@ ROWS = (1, 2, 4, 8, 16)
 SHORT, LONG = 16, 256  # tokens of a prompt
 TIMEOUT_S = 300.0
 METRICS_TRIES = 6
+TRIES = 3
 _VAULT = re.compile(rb"^cloister_vault_ready_ms ([0-9.]+)$", re.MULTILINE)
 _PAGES = re.compile(r"^(?:Pss|SwapPss): +(\d+) kB$", re.MULTILINE)
 
@@ -127,14 +128,18 @@ class Measuring:
         return [f"plan-{self._run}-{user}" if kept else None for user in range(users)]
 
     def _ask(self, level: LevelName, prompt: int, output: int, session: str | None = None, user: int = 0) -> Answer:
-        load = Workload(prompt, output, timeout_s=TIMEOUT_S, protection=level, seed=self._random.getrandbits(40))
-        connection = self._connection(user)
-        try:
-            return ask(connection, load.request(self._server.model, session, user))
-        except BrokenAnswer as broken:
-            raise ServiceUnavailable(f"A request was not answered ({broken}).", hint="See the node's log.") from None
-        finally:
-            connection.close()
+        """A token that is half a character shows no text: such an answer is asked for again, with another prompt."""
+        why = ""
+        for _ in range(TRIES):
+            load = Workload(prompt, output, timeout_s=TIMEOUT_S, protection=level, seed=self._random.getrandbits(40))
+            connection = self._connection(user)
+            try:
+                return ask(connection, load.request(self._server.model, session, user))
+            except BrokenAnswer as broken:
+                why = str(broken)
+            finally:
+                connection.close()
+        raise ServiceUnavailable(f"A request was not answered ({why}).", hint="See the node's log.")
 
     def crowd(self, level: LevelName, users: int, prompt: int, output: int, kept: bool) -> list[Answer]:
         """All at once. Kept sessions have their vaults before."""
