@@ -1,8 +1,11 @@
+import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -145,18 +148,28 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
 
 @pytest.mark.slow
 def test_sigterm_lets_an_answer_end_and_takes_no_new_request(tmp_path: Path, tiny: tuple[str, ...]) -> None:
-    """Ctrl-C, or a second SIGTERM, would not wait."""
+    """Ctrl-C, or a second SIGTERM, would not wait. A request that runs is one whose body is still on its way."""
+    fields = {"model": "mine", "prompt": "Once", "max_tokens": 40, "ignore_eos": True, "stream": True}
+    begun, go_on = threading.Event(), threading.Event()
+
+    def body() -> Iterator[bytes]:
+        begin, rest = json.dumps(fields).encode().split(b",", 1)
+        yield begin
+        begun.set()
+        assert go_on.wait(240)
+        yield b"," + rest
+
     with running_server(tmp_path / "log", *tiny, "--served-model-name", "mine", "--drain", "600") as server:
-        url, key = server.url(), {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
-        body = {"model": "mine", "prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=key, timeout=240) as answer:
-            lines = answer.iter_lines()
-            assert next(lines)
+        url, key = server.url(), {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "Content-Type": "application/json"}
+        with ThreadPoolExecutor(1) as other:
+            answer = other.submit(httpx.post, f"{url}/v1/completions", content=body(), headers=key, timeout=240)
+            assert begun.wait(240) and httpx.get(f"{url}/ready", timeout=60).status_code == 200
             server.process.send_signal(signal.SIGTERM)
-            eventually(lambda: httpx.get(f"{url}/ready").status_code == 503)
+            eventually(lambda: httpx.get(f"{url}/ready", timeout=60).status_code == 503)
             refused = ask(url, "mine")
             assert refused.status_code == 503 and refused.headers["retry-after"]
-            assert [line for line in lines if line][-1] == "data: [DONE]"
+            go_on.set()
+            assert [line for line in answer.result(240).text.splitlines() if line][-1] == "data: [DONE]"
         assert server.process.wait(60) == 0
         assert server.said.rstrip().endswith("Stopped.")
 
