@@ -221,9 +221,9 @@ def proxy(
       cloister chat --url http://127.0.0.1:8002 --insecure-plaintext    # plain HTTP, but only to this machine
     """
     from cloister.gateway.app import create_app
-    from cloister.gateway.port import bind
     from cloister.gateway.server import serve
     from cloister.models.source import find_model
+    from cloister.port import bind
     from cloister.process.hardening import forbid_core_dumps
     from cloister.prompts.tokenizer import Tokenizer
 

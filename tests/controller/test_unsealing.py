@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -41,7 +42,7 @@ def sealed(model: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 async def unsealing() -> AsyncIterator[Unsealing]:
-    one = Unsealing()
+    one = Unsealing(socket.socket())
     yield one
     await one.close()
     assert not _inherited

@@ -49,7 +49,7 @@ PARAMS = {
     "filtered": {"temperature": 1.3, "top_p": 0.8, "top_k": 40, "min_p": 0.01, "seed": 5},
     "logprobs": {"logprobs": 4, "temperature": 0.7, "seed": 3},
     "biased": {"logit_bias": {7: 30.0, 9: -50.0}},
-    "at least so many": {"min_tokens": 12, "stop_tokens": tuple(range(0, 256, 2))},
+    "a minimum": {"min_tokens": 12, "stop_tokens": tuple(range(0, 256, 2))},
     "penalised": {"presence_penalty": 1.5, "frequency_penalty": -0.5},
 }
 

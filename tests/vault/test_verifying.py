@@ -38,6 +38,10 @@ def begun(room: Room, prompt: Any = WORDS, **params: Any) -> None:
     room.serve()
 
 
+def end_of(tokens: list[int], stop_tokens: tuple[int, ...] = (), **_: Any) -> str:
+    return "stop" if tokens[-1] in stop_tokens else "length"
+
+
 @pytest.mark.parametrize("size", [1, 3, 16, 64])
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 def test_honest_claims_come_out_the_same(decoder: Decoder, answerer: FakeAnswerer, params, size):
@@ -48,7 +52,7 @@ def test_honest_claims_come_out_the_same(decoder: Decoder, answerer: FakeAnswere
     said = claim(room, 1, honest[1:], size)
     assert [token for each in said for token in each.tokens] == honest[1:]
     assert [score for each in said for score in each.logprobs or ()] == logprobs[1:]
-    assert [each.finish for each in said] == [None] * (len(said) - 1) + ["length"]
+    assert [each.finish for each in said] == [None] * (len(said) - 1) + [end_of(honest, **params)]
 
 
 def test_a_public_span_changes_nothing(decoder: Decoder, answerer: FakeAnswerer):
@@ -203,7 +207,7 @@ def test_alone_a_vault_says_what_an_honest_service_would(decoder: Decoder, answe
     elif after == "a claim under way":
         room.say(Claimed(1, (1, 2, 3)))
     tokens, scores, ends = alone(room, 1)[1, 0]
-    assert (tokens, scores, ends) == (honest[done:], logprobs[done:], ["length"])
+    assert (tokens, scores, ends) == (honest[done:], logprobs[done:], [end_of(honest, **params)])
     room.release(1)
     assert not room.wants_cores and room.say(FinishAlone(1)) == []
 

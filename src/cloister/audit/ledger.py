@@ -321,7 +321,7 @@ LEDGER = (
         "one door",
         "P",
         "connect to a socket that is not the API's",
-        "gateway/port.py",
+        "port.py",
         "audit/test_machine.py",
         doors.sockets,
     ),

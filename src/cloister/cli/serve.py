@@ -30,9 +30,9 @@ def serve(settings: Settings) -> None:
     from cloister.controller.evidence import find_release
     from cloister.controller.external_level import find_offer, measured_packages
     from cloister.controller.vault_host import check_remote_vaults
-    from cloister.gateway.port import reserve_port
     from cloister.keys import load_keys
     from cloister.models.source import ModelFolder, find_model
+    from cloister.port import reserve_port
     from cloister.process.entry import become
     from cloister.sealed_weights.file import WeightsBundle, read_provider_key
     from cloister.terminal import error_console

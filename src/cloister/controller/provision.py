@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from socket import socket
 from time import time
 
 import msgspec
@@ -28,6 +29,7 @@ from cloister.messages.controller_unsealer import FromUnsealer, Locked, Packed, 
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
 from cloister.models.source import ModelFolder
+from cloister.port import bind
 from cloister.process import interpreter
 from cloister.process.child import environment, inherit_everywhere
 from cloister.process.handle import ModuleHandle
@@ -47,10 +49,10 @@ async def provide(start: StartController, settings: Settings, console: Console) 
         return ModelFolder(start.name, Path(start.path), {}), settings, None
     bundle = WeightsBundle.open(settings.controller.sealed_weights, read_provider_key(provider))
     try:
-        key, gateway = await _delivered(bundle, settings, console)
+        key, gateway, port = await _delivered(bundle, settings, console)
     finally:
         bundle.close()
-    unsealing = Unsealing()
+    unsealing = Unsealing(port)
     try:
         folder = await unsealing.unseal(start.name, settings.controller.sealed_weights, provider, key)
     except BaseException:
@@ -59,7 +61,11 @@ async def provide(start: StartController, settings: Settings, console: Console) 
     return folder, settings.model_copy(update={"gateway": gateway}), unsealing
 
 
-async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console) -> tuple[bytearray, GatewaySettings]:
+Delivered = tuple[bytearray, GatewaySettings, socket]
+
+
+async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console) -> Delivered:
+    """The key, and the port where it came: kept for the gateway, which listens there next."""
     delivery = Delivery(bundle, settings)
     try:
         url = await delivery.open()
@@ -69,7 +75,8 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
         key = await asyncio.shield(delivery.key)
     finally:
         await delivery.close()
-    return key, settings.gateway.model_copy(update={"port": int(url.rpartition(":")[2])})
+    gateway = settings.gateway.model_copy(update={"port": int(url.rpartition(":")[2])})
+    return key, gateway, bind(gateway)
 
 
 class Delivery:
@@ -161,9 +168,11 @@ async def _missing_layers() -> tuple[str, ...]:
 
 
 class Unsealing:
-    """The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor."""
+    """The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor.
+    `port` is kept until the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: socket) -> None:
+        self._port = port
         self._handle = ModuleHandle(
             "unsealer",
             "cloister.controller.unsealer",
@@ -197,6 +206,7 @@ class Unsealing:
         await self._handle.ends()
 
     async def close(self) -> None:
+        self._port.close()
         await self._handle.close()
         if self._descriptor is not None:
             inherit_everywhere(None)

@@ -21,7 +21,7 @@ from cloister.addresses import is_loopback
 from cloister.certificate import ServerTls
 from cloister.config import GatewaySettings
 from cloister.errors import SetupError
-from cloister.gateway.port import bind
+from cloister.port import bind
 
 HEAD_S = 10.0
 FAREWELL_S = 5.0  # for a client to say under TLS that it, too, sends no more
