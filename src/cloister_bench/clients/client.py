@@ -52,7 +52,7 @@ CLIENTS = (
     Client("cloister.Client", "openai_python.py"),
     Client("cloister proxy", "openai_python.py", proxied=True),
     Client("openai Node", "openai_node.mjs", ("openai@7.55.0",)),
-    Client("litellm", "litellm_client.py", ("litellm==1.105.0",)),
+    Client("litellm", "litellm_client.py", ("litellm==1.90.0",)),
     Client("langchain", "langchain_client.py", ("langchain-openai==1.7.0",)),
     Client(
         "llama-index",

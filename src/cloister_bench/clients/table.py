@@ -1,5 +1,6 @@
 """Client × feature × level: every cell is one run of a real client against a running server."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from cloister_bench.cli.suite import Bars
 
 WORKS = "works"
-SOFTWARE_POLICY = "allow_software_tee = true\n"
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,16 @@ class Trial:
             try:
                 command = client.install(folder)
                 with self._reached(client, server, folder) as url:
-                    self._try(client, command, server, url, folder)
+                    self._try(client, command, server, url)
             except CloisterError as reason:
                 self._results.failed.append({"part": client.name, "reason": str(reason)})
             self._results.seconds = perf_counter() - begun
             self._save()
 
-    def _try(self, client: Client, command: list[str], server: Server, url: str, folder: Path) -> None:
+    def _try(self, client: Client, command: list[str], server: Server, url: str) -> None:
         for level in self._results.plan.levels:
             given = {"CLIENT_URL": url, "CLIENT_KEY": server.api_key or "-", "CLIENT_MODEL": server.model}
-            given |= {"CLIENT_LEVEL": level, "CLIENT_POLICY": str(folder / "policy.toml")}
-            given |= {"CLIENT_CLASS": "cloister" if client.is_ours else "openai"}
+            given |= {"CLIENT_LEVEL": level, "CLIENT_CLASS": "cloister" if client.is_ours else "openai"}
             for feature in self._results.plan.features:
                 self._bars.advance(f"{client.name}, {level}, {feature}")
                 came_to = attempt(command, feature, given)
@@ -77,12 +76,12 @@ class Trial:
     @contextmanager
     def _reached(self, client: Client, server: Server, folder: Path) -> Iterator[str]:
         """The address that the client talks to."""
-        (folder / "policy.toml").write_text(SOFTWARE_POLICY)
         if not client.proxied:
             yield f"{server.address}/v1"
             return
         address = on_free_port()
-        command = ["cloister", "proxy", str(server.address), "--port", str(address.port), "--allow-software-tee"]
+        options = ("--port", str(address.port), "--allow-software-tee")
+        command = [sys.executable, "-m", "cloister", "proxy", str(server.address), *options]
         with ServerProcess("cloister proxy", command, address, folder / "proxy.log", server.api_key) as proxy:
             proxy.wait()
             yield f"{address}/v1"

@@ -7,7 +7,7 @@ from asked import DESCRIPTION, HEADERS, HISTORY, KEY, MODEL, PARAMETERS, QUESTIO
 if os.environ.get("CLIENT_CLASS") == "cloister":
     import cloister
 
-    client = cloister.Client(URL, api_key=KEY, policy=os.environ["CLIENT_POLICY"], default_headers=HEADERS)
+    client = cloister.Client(URL, api_key=KEY, allow_software_tee=True, default_headers=HEADERS)
 else:
     from openai import OpenAI
 
