@@ -3,6 +3,7 @@
 import typer
 
 from cloister.cli.options import FriendlyGroup
+from cloister_bench.cli.clients import bench_clients
 from cloister_bench.cli.cloud import bench_cloud
 from cloister_bench.cli.detection import bench_detection
 from cloister_bench.cli.gpu import bench_gpu
@@ -30,3 +31,4 @@ bench.command("obfuscation")(bench_obfuscation)
 bench.command("privacy")(bench_privacy)
 bench.command("cloud")(bench_cloud)
 bench.command("gpu")(bench_gpu)
+bench.command("clients")(bench_clients)

@@ -1,0 +1,1 @@
+"""Which real clients do what at which level: each with its packages alone, against a running server."""

@@ -1,0 +1,66 @@
+from typing import Literal
+
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
+from asked import HEADERS, HISTORY, KEY, MODEL, QUESTION, URL, check, run, weather
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+set_tracing_disabled(True)
+client = AsyncOpenAI(base_url=URL, api_key=KEY, default_headers=HEADERS)
+model, by_responses = OpenAIChatCompletionsModel(MODEL, client), OpenAIResponsesModel(MODEL, client)
+SHORT, LONG = ModelSettings(max_tokens=24), ModelSettings(max_tokens=200)
+
+
+class Place(BaseModel):
+    city: Literal["Lyon", "Paris", "Rome"]
+
+
+def chat():
+    check(Runner.run_sync(Agent("one", model=model, model_settings=SHORT), QUESTION).final_output)
+
+
+async def stream():
+    running = Runner.run_streamed(Agent("one", model=model, model_settings=SHORT), QUESTION)
+    check(len([event async for event in running.stream_events()]) > 2)
+
+
+def history():
+    check(Runner.run_sync(Agent("one", model=model, model_settings=SHORT), HISTORY).final_output)
+
+
+def schema():
+    agent = Agent("one", model=model, model_settings=LONG, output_type=Place)
+    check(Runner.run_sync(agent, QUESTION).final_output.city)
+
+
+def call():
+    settings = ModelSettings(max_tokens=200, tool_choice="required")
+    called = []
+
+    @function_tool
+    def weather_of(city: Literal["Lyon", "Paris", "Rome"]) -> str:
+        """The weather of a city."""
+        called.append(city)
+        return weather(city)
+
+    agent = Agent(
+        "one", model=model, model_settings=settings, tools=[weather_of], tool_use_behavior="stop_on_first_tool"
+    )
+    Runner.run_sync(agent, QUESTION)
+    check(called)
+
+
+def responses():
+    """Its default."""
+    check(Runner.run_sync(Agent("one", model=by_responses, model_settings=SHORT), QUESTION).final_output)
+
+
+run(globals())

@@ -1,0 +1,56 @@
+from typing import Literal
+
+from asked import HEADERS, KEY, MODEL, QUESTION, URL, check, run, weather
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+provider = OpenAIProvider(openai_client=AsyncOpenAI(base_url=URL, api_key=KEY, default_headers=HEADERS))
+model = OpenAIChatModel(MODEL, provider=provider)
+SHORT, LONG = {"max_tokens": 24}, {"max_tokens": 200}
+
+
+class Place(BaseModel):
+    city: Literal["Lyon", "Paris", "Rome"]
+
+
+def chat():
+    check(Agent(model).run_sync(QUESTION, model_settings=SHORT).output)
+
+
+async def stream():
+    async with Agent(model).run_stream(QUESTION, model_settings=SHORT) as answer:
+        check("".join([piece async for piece in answer.stream_text(delta=True)]))
+
+
+def history():
+    turns = [
+        ModelRequest(parts=[UserPromptPart(QUESTION)]),
+        ModelResponse(parts=[TextPart("It is sunny in Lyon.")]),
+    ]
+    check(Agent(model).run_sync("And in one word?", message_history=turns, model_settings=SHORT).output)
+
+
+def schema():
+    answer = Agent(model, output_type=NativeOutput(Place)).run_sync(QUESTION, model_settings=LONG)
+    check(answer.output.city)
+
+
+def call():
+    """Its own way to structured output: a tool that must be called."""
+    check(Agent(model, output_type=Place).run_sync(QUESTION, model_settings=LONG).output.city)
+
+
+def result():
+    agent = Agent(model, tools=[weather])
+    check(agent.run_sync(QUESTION, model_settings=SHORT).output)
+
+
+def responses():
+    check(Agent(OpenAIResponsesModel(MODEL, provider=provider)).run_sync(QUESTION, model_settings=SHORT).output)
+
+
+run(globals())
