@@ -509,6 +509,35 @@ def test_a_table_becomes_one(page: Page, stub: Stub) -> None:
     expect(answers(page).locator("p").last).to_have_text("End | here")
 
 
+def test_json_calls_and_reasoning_show_as_what_they_are(page: Page, stub: Stub) -> None:
+    def delta(**fields: object) -> bytes:
+        return b"data: %s\n\n" % json.dumps({"choices": [{"index": 0, "delta": fields}]}).encode()
+
+    def call(**function: str) -> bytes:
+        return delta(tool_calls=[{"index": 0, "id": "call_1", "function": function}])
+
+    stub.will_answer('{"city": ', '"Lyon", "html": "<b>"}')
+    ask(page, "as JSON")
+    finished(page)
+    shown_code = answers(page).locator("pre code")
+    assert shown_code.text_content() == '{\n  "city": "Lyon",\n  "html": "<b>"\n}'
+    stub.will_answer(
+        delta(reasoning_content="It is <i>late"),
+        delta(reasoning_content="</i>."),
+        call(name="weather", arguments=""),
+        call(arguments='{"city": '),
+        call(arguments='"Lyon"}'),
+    )
+    ask(page, "call")
+    finished(page, 2)
+    last = page.locator(".answer").last
+    expect(last.locator("figcaption")).to_have_text("Calls weather")
+    assert last.locator("pre code").text_content() == '{\n  "city": "Lyon"\n}'
+    last.get_by_text("Reasoning").click()
+    expect(last.locator(".thought p")).to_have_text("It is <i>late</i>.")
+    expect(page.locator("#banner")).to_be_hidden()
+
+
 def test_a_full_queue_says_how_long_and_retries(page: Page, stub: Stub) -> None:
     stub.will_refuse(429, "queue_full", "Too many requests wait.", **{"Retry-After": "3"})
     ask(page, "hello")

@@ -28,7 +28,7 @@ export function endSession(session, key) {
     .catch(() => {});
 }
 
-/** Yields {id}, {text}, {finish}, {usage} and {progress} as they arrive; throws ApiError, or AbortError when `signal` fires. */
+/** Yields {id}, {thought}, {text}, {call}, {finish}, {usage} and {progress} as they arrive; throws ApiError, or AbortError when `signal` fires. */
 export async function* streamChat(body, key, signal) {
   const headers = { "Content-Type": "application/json", ...withKey(key) };
   const response = await reach("/v1/chat/completions", {
@@ -47,7 +47,10 @@ export async function* streamChat(body, key, signal) {
     if (chunk.id && !id) yield { id: (id = chunk.id) };
     if (chunk.error) throw new ApiError(chunk.error.message, { status: 500, code: chunk.error.code });
     const choice = chunk.choices?.[0];
-    if (choice?.delta?.content) yield { text: choice.delta.content };
+    const { reasoning_content: thought, content: text, tool_calls: calls = [] } = choice?.delta ?? {};
+    if (thought) yield { thought };
+    if (text) yield { text };
+    for (const call of calls ?? []) yield { call };
     if (choice?.finish_reason) yield { finish: choice.finish_reason };
     if (chunk.usage) yield { usage: chunk.usage };
   }

@@ -61,6 +61,8 @@ async function ask(question, node) {
   try {
     for await (const event of streamChat(body, apiKey(), stopper.signal)) {
       if (event.id) watcher.began(event.id);
+      if (event.thought) answer.think(event.thought);
+      if (event.call) answer.call(event.call);
       if (event.text) {
         speed.piece();
         answer.add(event.text);
@@ -77,14 +79,14 @@ async function ask(question, node) {
     else problem = error instanceof ApiError ? error : new ApiError("The page failed to read the answer.");
   }
 
-  if (problem) note = answer.text ? "Broken off." : "Not answered.";
+  if (problem) note = answer.text || answer.calls.length ? "Broken off." : "Not answered.";
   answer.finish(note);
   watcher.end(problem ? "failed" : stopper.signal.aborted ? "stopped" : "complete");
   if (running !== stopper) return; // a new chat has begun meanwhile
   running = null;
   if (answer.text) history = [...messages, { role: "assistant", content: answer.text }];
   else if (isRefused(problem) && !input.value) giveBack(question, node, answer);
-  else failed = { question, node, answer };
+  else if (!answer.calls.length) failed = { question, node, answer };
   showRunning(false);
   if (speed.pieces) showStatus(speed);
   else showStatus("");

@@ -105,9 +105,11 @@ function nodeOf(block) {
   }
 }
 
-function codeNode({ language, lines }) {
-  const pre = element("pre", { tabindex: 0 }, element("code", {}, lines.join("\n")));
-  return element("figure", { class: "code" }, language ? element("figcaption", {}, language) : "", pre);
+const codeNode = ({ language, lines }) => codeFigure(language, lines.join("\n"));
+
+export function codeFigure(caption, code) {
+  const pre = element("pre", { tabindex: 0 }, element("code", {}, code));
+  return element("figure", { class: "code" }, caption ? element("figcaption", {}, caption) : "", pre);
 }
 
 /** Each row has as many cells as the head, as in GitHub's Markdown. */

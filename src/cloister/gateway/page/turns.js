@@ -1,7 +1,7 @@
 // Draws the turns of a conversation. The server and the provider's view are elsewhere.
 
 import { element } from "./dom.js";
-import { renderMarkdown } from "./markdown.js";
+import { codeFigure, renderMarkdown } from "./markdown.js";
 
 export function questionTurn(text) {
   return element("article", { class: "turn question", "aria-label": "You" },
@@ -16,11 +16,16 @@ export function dividerTurn(text) {
 export class AnswerTurn {
   constructor({ onPaint, onCopied }) {
     this.text = "";
+    this.thought = "";
+    this.calls = [];
     this.body = element("div", { class: "prose" });
+    this.thinking = element("p");
+    this.thoughts = element("details", { class: "thought", hidden: true }, element("summary", {}, "Reasoning"), this.thinking);
+    this.called = element("div", { class: "calls" });
     this.note = element("span", { class: "note" });
     this.copy = element("button", { type: "button", class: "copy", hidden: true }, "Copy");
     this.node = element("article", { class: "turn answer", "aria-label": "Answer", "aria-busy": "true" },
-      element("p", { class: "who" }, "Answer"), this.body,
+      element("p", { class: "who" }, "Answer"), this.thoughts, this.body, this.called,
       element("p", { class: "after" }, this.copy, this.note));
     this.onPaint = onPaint;
     this.frame = null;
@@ -34,13 +39,36 @@ export class AnswerTurn {
 
   add(text) {
     this.text += text;
+    this.soon();
+  }
+
+  think(text) {
+    this.thought += text;
+    this.soon();
+  }
+
+  /** A piece of a call: its name comes first, its arguments in pieces. */
+  call({ index = 0, function: { name = "", arguments: given = "" } = {} }) {
+    const call = (this.calls[index] ??= { name: "", given: "" });
+    call.name += name ?? "";
+    call.given += given ?? "";
+    this.soon();
+  }
+
+  soon() {
     this.frame ??= requestAnimationFrame(() => this.paint());
   }
 
   paint() {
     cancelAnimationFrame(this.frame);
     this.frame = null;
-    this.onPaint(() => renderMarkdown(this.body, this.text));
+    this.onPaint(() => {
+      this.thoughts.hidden = !this.thought;
+      this.thinking.textContent = this.thought;
+      renderMarkdown(this.body, asCode(this.text) ?? this.text);
+      const nodes = this.calls.map(({ name, given }) => codeFigure(`Calls ${name}`, indented(given) ?? given));
+      this.called.replaceChildren(...nodes);
+    });
   }
 
   /** `note` says why the answer ended where it did, if not by itself. */
@@ -51,6 +79,20 @@ export class AnswerTurn {
       this.copy.hidden = !this.text;
     });
     this.node.setAttribute("aria-busy", "false");
+  }
+}
+
+/** An answer that is one JSON object or list, as a block of code. */
+function asCode(text) {
+  const json = /^\s*[[{]/.test(text) ? indented(text) : null;
+  return json === null ? null : `\`\`\`json\n${json}\n\`\`\``;
+}
+
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return null;
   }
 }
 
