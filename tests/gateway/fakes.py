@@ -34,6 +34,7 @@ KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
 END = 256
 VOCABULARY = 257
 CONTEXT = 2048
+WIDTH = 4
 LEVELS = ("open", "partitioned", "isolated")
 
 
@@ -139,7 +140,7 @@ class FakeBackend(Backend):
 
     @property
     def ready(self) -> Serving:
-        return Serving(VOCABULARY, CONTEXT, 128, 16, "fake", self.levels, ("memory_lock",))
+        return Serving(VOCABULARY, CONTEXT, 128, 16, "fake", WIDTH, levels=self.levels, missing_layers=("memory_lock",))
 
     async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> FakeStream:
         prompt = job.prompt if isinstance(job, OpenJob) else self._reading.read(read_prompt(job.prompt)).tokens
