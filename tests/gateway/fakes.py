@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import struct
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -155,9 +157,11 @@ class FakeBackend(Backend):
         if self.fails is not None and self.fails_after is None:
             raise self.fails()
         scores = None if params.prompt_logprobs is None else tuple(prompt[1:])
-        return FakeStream(next(self._ids), len(prompt), self._stream(scores, params))
+        return FakeStream(next(self._ids), len(prompt), self._stream(scores, params, vector_of(len(prompt))))
 
-    async def _stream(self, scored: tuple[int, ...] | None, params: SamplingParams) -> AsyncGenerator[Tokens, None]:
+    async def _stream(
+        self, scored: tuple[int, ...] | None, params: SamplingParams, vector: bytes
+    ) -> AsyncGenerator[Tokens, None]:
         self.open += 1
         ended = False
         try:
@@ -181,8 +185,10 @@ class FakeBackend(Backend):
                 ended = ended or last
                 yield Tokens(1, part, scores, finish=finish if last else None, cached=0 if start else cached)
             if not whole:
+                if params.embed:
+                    await asyncio.sleep(self.pause or 0)
                 ended = True
-                yield Tokens(1, finish="length")
+                yield Tokens(1, finish="length", vector=vector if params.embed else b"")
         finally:
             self.open -= 1
             self.cancelled += not ended
@@ -210,6 +216,11 @@ class FakeBackend(Backend):
 
     async def close(self) -> None:
         pass
+
+
+def vector_of(length: int) -> bytes:
+    """The embedding of a prompt with this many tokens."""
+    return struct.pack(f"<{WIDTH}f", 0.5, -0.5, *(part(length) / 2**0.5 for part in (math.sin, math.cos)))
 
 
 def chat_body(**fields: Any) -> dict[str, Any]:

@@ -58,6 +58,9 @@ class CountingDecoder(Decoder):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._inner.logits(hidden)
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._inner.normed(hidden)
+
 
 class ByteTokenizer:
     """One token a byte; a chat is its messages' contents, one after the other."""
