@@ -146,7 +146,8 @@ async def _job(request: Request, given: AnyPrompt, level: Level, session: Reques
 
 def _of_input(error: InvalidRequest) -> InvalidRequest:
     """Readers of prompts call it so."""
-    error.param = "input" if error.param == "prompt" else error.param
+    if error.param == "prompt":
+        error.param, error.message = "input", error.message.replace("prompt: ", "input: ", 1)
     return error
 
 
