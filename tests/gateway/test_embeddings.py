@@ -86,6 +86,12 @@ async def test_the_level_and_a_kept_session_are_in_the_headers(
     assert not isinstance(sent.job, VaultJob) or (sent.job.session, sent.job.keep) == ("mine", True)
 
 
+async def test_a_verified_one_is_made_by_a_vault(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    await ask(http, "a", protection="open", verify=True)
+    [sent] = backend.submitted
+    assert isinstance(sent.job, VaultJob) and sent.job.level == "partitioned"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -210,7 +216,9 @@ async def test_the_description_has_it(http: httpx.AsyncClient) -> None:
     operation = described["paths"][URL]["post"]
     assert list(operation["responses"]["200"]["content"]) == ["application/json"]
     schema = described["components"]["schemas"]["EmbeddingRequest"]
-    assert {"input", "model", "dimensions", "encoding_format", "protection", "session"} == set(schema["properties"])
+    assert {"input", "model", "dimensions", "encoding_format", "protection", "session", "verify"} == set(
+        schema["properties"]
+    )
     assert set(schema["required"]) == {"input", "model"}
     assert "EmbeddingList" in described["components"]["schemas"]
 

@@ -57,6 +57,7 @@ class EmbeddingOptions(KnownFields):
     dimensions: Annotated[int | None, Whole] = Field(
         default=None, ge=1, le=MAX_WIDTH, description="only the first numbers, with length 1 again"
     )
+    verify: bool | None = Field(default=None, description="a vault makes them, also at 'open' and 'shared'")
 
 
 class EmbeddingRequest(EmbeddingOptions):
@@ -97,9 +98,10 @@ async def embeddings(request: Request, call: Call) -> Response:
     api, sealed = api_of(request), sealed_request_of(request)
     forms = EmbeddingRequest, SealedEmbeddingRequest
     body = body_of(await read_body(request, api.settings), "input", *forms, sealed, api.model)
-    level = api.levels.choose(body.protection, call.protection)
+    asked = api.levels.choose(body.protection, call.protection)
+    level = api.levels.verified(asked) if body.verify else asked
     level.refuse(PARAMS.requested)
-    inputs = prompts_of(body.input, "input", level, sealed)
+    inputs = prompts_of(body.input, "input", asked, sealed)
     _check(api.backend.ready.width, body.dimensions, len(inputs))
     tenant, session = call.caller.tenant, RequestSession.choose(body.session, call.session, call.caller.tenant)
     try:
@@ -112,9 +114,9 @@ async def embeddings(request: Request, call: Call) -> Response:
         raise InvalidRequest(message, param="input", hint="Send fewer inputs, or several calls.")
     choices = [Embedded(at, PARAMS, api.tokenizer, StopStrings(()), prompt=at) for at in range(len(jobs))]
     reply = EmbeddingReply(api, choices, body)
-    watched = WatchedAnswer(reply.id, tenant, level.name)
+    watched = WatchedAnswer(reply.id, tenant, asked.name)
     generation = Embeddings(api.backend, watched, [*choices], jobs, api.watched, api.metrics)
-    headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
+    headers = {LEVEL_HEADER: asked.name, **({SESSION_HEADER: session.name} if session.keep else {})}
     return Answer(generation, reply, call.deadline, headers)
 
 
