@@ -153,10 +153,11 @@ def test_what_may_be_neither_sent_nor_left_out_is_refused(field: str, empty: obj
 
 
 def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
+    from cloister.gateway.embeddings import EmbeddingRequest
     from cloister.gateway.schema import ChatRequest, CompletionRequest
 
-    fields = set(ChatRequest.model_fields) | set(CompletionRequest.model_fields)
-    assert fields - {"messages", "prompt"} == PARAMETERS | set(SAY_NOTHING)
+    fields = {name for form in (ChatRequest, CompletionRequest, EmbeddingRequest) for name in form.model_fields}
+    assert fields - {"messages", "prompt", "input"} == PARAMETERS | set(SAY_NOTHING)
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])

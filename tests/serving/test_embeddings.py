@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LEVELS = ("open", "shared", "partitioned", "isolated")
 CANARY = "canary-5b7e-of-the-user"
-TEXTS = [f"{CANARY} number {number}: {'so it goes on ' * (number * number)}" for number in range(12)]
+TEXTS = [f"{CANARY} number {number}: {'so it goes on ' * (2 * number)}" for number in range(12)]
 
 
 @pytest.fixture(scope="module")
