@@ -186,7 +186,7 @@ class FakeBackend(Backend):
                 yield Tokens(1, part, scores, finish=finish if last else None, cached=0 if start else cached)
             if not whole:
                 if params.embed:
-                    await asyncio.sleep(self.pause or 0)
+                    await asyncio.sleep(10 * (self.pause or 0))
                 ended = True
                 yield Tokens(1, finish="length", vector=vector if params.embed else b"")
         finally:
