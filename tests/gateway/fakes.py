@@ -157,11 +157,21 @@ class FakeBackend(Backend):
         if self.fails is not None and self.fails_after is None:
             raise self.fails()
         scores = None if params.prompt_logprobs is None else tuple(prompt[1:])
-        return FakeStream(next(self._ids), len(prompt), self._stream(scores, params, vector_of(len(prompt))))
+        stream = self._embedded(len(prompt)) if params.embed else self._stream(scores, params)
+        return FakeStream(next(self._ids), len(prompt), stream)
 
-    async def _stream(
-        self, scored: tuple[int, ...] | None, params: SamplingParams, vector: bytes
-    ) -> AsyncGenerator[Tokens, None]:
+    async def _embedded(self, length: int) -> AsyncGenerator[Tokens, None]:
+        self.open += 1
+        ended = False
+        try:
+            await asyncio.sleep(10 * (self.pause or 0))
+            ended = True
+            yield Tokens(1, finish="length", vector=vector_of(length))
+        finally:
+            self.open -= 1
+            self.cancelled += not ended
+
+    async def _stream(self, scored: tuple[int, ...] | None, params: SamplingParams) -> AsyncGenerator[Tokens, None]:
         self.open += 1
         ended = False
         try:
@@ -185,10 +195,8 @@ class FakeBackend(Backend):
                 ended = ended or last
                 yield Tokens(1, part, scores, finish=finish if last else None, cached=0 if start else cached)
             if not whole:
-                if params.embed:
-                    await asyncio.sleep(10 * (self.pause or 0))
                 ended = True
-                yield Tokens(1, finish="length", vector=vector if params.embed else b"")
+                yield Tokens(1, finish="length")
         finally:
             self.open -= 1
             self.cancelled += not ended
