@@ -105,6 +105,10 @@ _UNVERIFIED = Refusal("verify", "At the level 'mpc' no vault computes an answer 
 _OTHER_PENALTIES = "Use presence_penalty or frequency_penalty, or the level 'isolated'."
 _ONLY_PARTITIONED = Refusal("stop_recitation", "This is for the level 'partitioned'.", "Ask for it, or leave it out.")
 _NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED, _ONLY_PARTITIONED)
+_NOT_AMONG = Refusal(
+    "input", "Embeddings are not hidden among others.", "Ask for 'isolated': the vault is alone with it."
+)
+_NO_STATES = Refusal("input", "At the level 'mpc' no hidden state is opened.", "Ask for the level 'isolated'.")
 _NO_MINIMUM = Refusal("min_tokens", "At the level 'mpc' the model's end tokens stay possible.", "Leave it out.")
 _STOPS_SHOW = Refusal(
     "stop_token_ids", "A token of a secret among them would show which variant is real.", "Use `stop`, or leave it out."
@@ -187,6 +191,7 @@ LEVELS: dict[str, Level] = {
                 *_several_hidden(),
                 *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
                 _STOPS_SHOW,
+                _NOT_AMONG,
             ),
             obfuscates=True,
         ),
@@ -221,6 +226,7 @@ LEVELS: dict[str, Level] = {
                 _ONLY_PARTITIONED,
                 _UNVERIFIED,
                 _NO_MINIMUM,
+                _NO_STATES,
                 *_kept_from_sampling("mpc"),
                 *_need_logits(),
             ),

@@ -13,7 +13,7 @@ from cloister.client.winnow import IndexSecrets
 from cloister.errors import InvalidRequest
 from cloister.request_fields import SAY_NOTHING
 
-CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
+CHAT, PLAIN, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 
 SECRETS = IndexSecrets()
 
@@ -49,6 +49,9 @@ def test_a_conversation_leaves_the_body_whole_and_as_one_prompt() -> None:
 def test_plain_prompts_are_sealed_one_by_one(prompt: Any, prompts: list[Any]) -> None:
     body, found = split(PLAIN, {"model": "m", "prompt": prompt})
     assert found == prompts and body == {"model": "m", "prompt": {"sealed": len(prompts)}}
+    more = {"model": "m", "encoding_format": "base64", "dimensions": 3}
+    body, found = split(EMBEDDINGS, {**more, "input": prompt, "user": "secret"})
+    assert found == prompts and body == {**more, "input": {"sealed": len(prompts)}}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_requests_without_a_body_are_left_as_they_are() -> None:
     ("method", "path"),
     [
         ("POST", "/v1/responses"),
-        ("POST", "/v1/embeddings"),
+        ("POST", "/v1/embeddings/batch"),
         ("POST", "/v1/chat%2Fcompletions"),
         ("POST", "/v1/%63hat/completions"),
         ("POST", "/v1//chat/completions"),
@@ -150,10 +153,11 @@ def test_what_may_be_neither_sent_nor_left_out_is_refused(field: str, empty: obj
 
 
 def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
+    from cloister.gateway.embeddings import EmbeddingRequest
     from cloister.gateway.schema import ChatRequest, CompletionRequest
 
-    fields = set(ChatRequest.model_fields) | set(CompletionRequest.model_fields)
-    assert fields - {"messages", "prompt"} == PARAMETERS | set(SAY_NOTHING)
+    fields = {name for form in (ChatRequest, CompletionRequest, EmbeddingRequest) for name in form.model_fields}
+    assert fields - {"messages", "prompt", "input"} == PARAMETERS | set(SAY_NOTHING)
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])

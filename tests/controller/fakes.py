@@ -39,7 +39,7 @@ from cloister.process.endpoint import Endpoint
 Kind = TypeVar("Kind")
 VOCABULARY = 100
 PARAMS = SamplingParams(max_tokens=8)
-SERVING = Serving(VOCABULARY, 512, 64, 16, "fake", levels=("open", "partitioned", "obfuscated", "isolated"))
+SERVING = Serving(VOCABULARY, 512, 64, 16, "fake", 2, levels=("open", "partitioned", "obfuscated", "isolated"))
 
 
 class Inbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,23 @@ async def test_what_is_served_counts_once_with_its_prompt(node: Node, tmp_path: 
     assert await rows(node, tmp_path) == served
     account = node.relay.meter.quotas._account("ann")
     assert (account.tokens, account.requests) == (52, 2)
+
+
+async def test_an_embedding_counts_its_prompt_and_holds_no_more(node: Node, tmp_path: Path) -> None:
+    embed, vector = SamplingParams(max_tokens=0, embed=True), struct.pack("<2f", 0.6, 0.8)
+    node.send(SubmitTokens(5, "bob", (1,) * 50, embed))  # all of the quota
+    order = await node.service.next(GeneratePrompt)
+    node.service.say(Accepted(order.request_id), Tokens(order.request_id, finish="length", vector=vector))
+    await node.frontend.next(Tokens, skip=(Accepted,))
+    node.ask(6, params=embed)
+    vault = await node.vault(0)
+    asked = await vault.next(AssignPrompt)
+    vault.say(PromptAccepted(asked.request_id, 40), Tokens(asked.request_id, finish="length", vector=vector))
+    await node.frontend.next(Tokens, skip=(Accepted,))
+    node.send(SubmitTokens(7, "bob", (1,), embed))
+    assert (await node.frontend.next(Failed)).code == "insufficient_quota"
+    counted = {("bob", "open"): Counts(1, 1, 50), ("ann", "partitioned"): Counts(1, 0, 40)}
+    assert await rows(node, tmp_path) == counted
 
 
 async def test_what_ends_early_counts_as_far_as_it_came(node: Node, tmp_path: Path) -> None:

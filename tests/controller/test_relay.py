@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
 
 import pytest
@@ -380,6 +381,64 @@ async def test_a_service_that_says_more_than_was_asked_is_ended(node: Node, lie:
     await asyncio.wait_for(node.service.gone.wait(), 5)
     assert (await node.failure()).code == "service_unavailable"
     assert not [message for message in node.frontend.messages if isinstance(message, Tokens)]
+
+
+EMBED = SamplingParams(max_tokens=0, embed=True)
+VECTOR = struct.pack("<2f", 0.6, 0.8)
+NO_EMBEDDINGS: dict[str, dict[str, Any]] = {
+    "too long": {"vector": bytes(4) + VECTOR},
+    "far too long": {"vector": bytes(8 << 16)},
+    "too short": {"vector": VECTOR[:4]},
+    "none": {},
+    "a length other than 1": {"vector": struct.pack("<2f", 0.6, 0.9)},
+    "no number": {"vector": struct.pack("<2f", float("nan"), 0.8)},
+    "endless": {"vector": struct.pack("<2f", float("inf"), 0.8)},
+    "too early": {"vector": VECTOR, "finish": None},
+    "a token, too": {"vector": VECTOR, "tokens": (1,)},
+}
+
+
+@pytest.mark.parametrize("lie", NO_EMBEDDINGS)
+async def test_a_service_that_gives_no_embedding_of_this_model_is_ended(node: Node, lie: str) -> None:
+    node.send(SubmitTokens(2, "ann", (1, 2, 3), EMBED))
+    submit = await node.service.next(Generate)
+    node.service.say(
+        Accepted(submit.request_id), Tokens(submit.request_id, **{"finish": "length", **NO_EMBEDDINGS[lie]})
+    )
+    await asyncio.wait_for(node.service.gone.wait(), 5)
+    assert (await node.failure()).code == "service_unavailable"
+
+
+async def test_a_vector_that_was_not_asked_for_ends_the_service(node: Node) -> None:
+    node.send(SubmitTokens(2, "ann", (1, 2, 3), PARAMS))
+    submit = await node.service.next(Generate)
+    node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (1,), finish="length", vector=VECTOR))
+    await asyncio.wait_for(node.service.gone.wait(), 5)
+    assert (await node.failure()).code == "service_unavailable"
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+async def test_an_embedding_comes_from_the_vault_alone(node: Node, level: str) -> None:
+    node.ask(5, level=level, params=EMBED)
+    vault = await node.vault(0)
+    asked = await vault.next(AssignPrompt)
+    assert asked.params.embed
+    vault.say(PromptAccepted(asked.request_id, 3), Tokens(asked.request_id, finish="length", vector=VECTOR))
+    assert await node.frontend.next(Accepted) == Accepted(5, 3)
+    assert await node.frontend.next(Tokens) == Tokens(5, finish="length", vector=VECTOR)
+    await settle()
+    assert not [message for message in node.service.messages if isinstance(message, Generate)]
+    assert node.relay.requests.prompt_tokens == 3
+
+
+@pytest.mark.parametrize("lie", ["tokens", "vector"])
+async def test_a_vault_that_lies_about_an_embedding_is_ended(node: Node, lie: str) -> None:
+    node.ask(5, params=EMBED if lie == "vector" else PARAMS)
+    vault = await node.vault(0)
+    asked = await vault.next(AssignPrompt)
+    vault.say(PromptAccepted(asked.request_id, 3), Tokens(asked.request_id, finish="length", vector=bytes(8)))
+    assert (await node.failure()).request_id == 5
+    await asyncio.wait_for(vault.gone.wait(), 5)
 
 
 @pytest.mark.parametrize("lie", ["stage", "token", "paused", "stats"])

@@ -28,6 +28,7 @@ class Answer:
     finish: str | None = None
     failed: Failed | None = None
     cached: int = field(default=0, compare=False)
+    vector: bytes = b""
 
     def take(self, message: Tokens | Failed) -> None:
         assert self.finish is None and self.failed is None, "a message after the last"
@@ -40,7 +41,7 @@ class Answer:
         if message.prompt_logprobs is not None:
             assert len(self.tokens) <= 1, "prompt logprobs come first"
             self.prompt_logprobs = (*(self.prompt_logprobs or ()), *message.prompt_logprobs)
-        self.finish = message.finish
+        self.finish, self.vector = message.finish, message.vector
 
 
 class SetPace(Pace):

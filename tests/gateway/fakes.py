@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import struct
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +36,7 @@ KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
 END = 256
 VOCABULARY = 257
 CONTEXT = 2048
+WIDTH = 4
 LEVELS = ("open", "partitioned", "isolated")
 
 
@@ -139,7 +142,7 @@ class FakeBackend(Backend):
 
     @property
     def ready(self) -> Serving:
-        return Serving(VOCABULARY, CONTEXT, 128, 16, "fake", self.levels, ("memory_lock",))
+        return Serving(VOCABULARY, CONTEXT, 128, 16, "fake", WIDTH, levels=self.levels, missing_layers=("memory_lock",))
 
     async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> FakeStream:
         prompt = job.prompt if isinstance(job, OpenJob) else self._reading.read(read_prompt(job.prompt)).tokens
@@ -154,7 +157,19 @@ class FakeBackend(Backend):
         if self.fails is not None and self.fails_after is None:
             raise self.fails()
         scores = None if params.prompt_logprobs is None else tuple(prompt[1:])
-        return FakeStream(next(self._ids), len(prompt), self._stream(scores, params))
+        stream = self._embedded(len(prompt)) if params.embed else self._stream(scores, params)
+        return FakeStream(next(self._ids), len(prompt), stream)
+
+    async def _embedded(self, length: int) -> AsyncGenerator[Tokens, None]:
+        self.open += 1
+        ended = False
+        try:
+            await asyncio.sleep(10 * (self.pause or 0))
+            ended = True
+            yield Tokens(1, finish="length", vector=vector_of(length))
+        finally:
+            self.open -= 1
+            self.cancelled += not ended
 
     async def _stream(self, scored: tuple[int, ...] | None, params: SamplingParams) -> AsyncGenerator[Tokens, None]:
         self.open += 1
@@ -209,6 +224,11 @@ class FakeBackend(Backend):
 
     async def close(self) -> None:
         pass
+
+
+def vector_of(length: int) -> bytes:
+    """The embedding of a prompt with this many tokens."""
+    return struct.pack(f"<{WIDTH}f", 0.5, -0.5, *(part(length) / 2**0.5 for part in (math.sin, math.cos)))
 
 
 def chat_body(**fields: Any) -> dict[str, Any]:

@@ -24,10 +24,11 @@ import pytest
 
 from cloister.errors import VaultLost
 from cloister.process.hardening import WIPE_FREED_MEMORY
-from tests.gateway.fakes import KEY, FakeBackend, chat_body, completion_body
+from tests.gateway.fakes import KEY, MODEL, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
 PROGRAM = """
 import asyncio, sys
 from cloister.config import GatewaySettings
@@ -136,7 +137,22 @@ def test_no_prompt_is_left_while_its_answer_comes(
     assert held_while_decoding(forgetful, path, body, secret) == 0
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+@pytest.mark.parametrize("filling", ["", " and so on" * 100])
+def test_no_input_is_left_while_its_embedding_is_made(forgetful: Gateway, level: str, filling: str) -> None:
+    secret = f"canary-{secrets.token_hex(8)}"
+    body = {"model": MODEL, "input": secret + filling, "protection": level}
+    with httpx.Client(base_url=forgetful.url, headers=KEY, timeout=60) as client:
+        asking = threading.Thread(target=lambda: client.post(EMBEDDINGS, json=body))
+        with httpx.Client(base_url=forgetful.url) as other:
+            asking.start()
+            forgetful.until_running(other)
+            found = forgetful.holds(secret)
+            asking.join()
+    assert found == forgetful.holds(secret) == 0
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, EMBEDDINGS])
 def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway, path: str) -> None:
     """The JSON parser takes strings in pieces of 16 bytes, and leaves on the stack the one in which a string ends."""
     left = 0
@@ -145,6 +161,8 @@ def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway,
             secret = f"canary-{'x' * shift}{secrets.token_hex(16)}"
             one = {"prompt": secret} if path == COMPLETIONS else {}
             body = {**saying(path, secret, protection="partitioned", max_tokens=1), **one}
+            if path == EMBEDDINGS:
+                body = {"model": MODEL, "input": secret, "protection": "partitioned"}
             assert client.post(path, json=body).status_code == 200
             left += forgetful.holds(secret[-10:])
     assert left == 0

@@ -11,7 +11,7 @@ from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_app
 from cloister.keys import key_line
-from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
+from tests.gateway.fakes import KEY, MODEL, WIDTH, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 
 async def values(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
@@ -47,7 +47,11 @@ async def test_models(http: httpx.AsyncClient) -> None:
     levels = (await http.get("/api/page")).json()["levels"]
     assert [level["id"] for level in levels if level["enabled"]] == ["open", "partitioned", "isolated"]
     model = {"id": MODEL, "object": "model", "created": 1_700_000_000, "owned_by": "cloister", "max_model_len": 2048}
-    model |= {"protection": levels, "missing_layers": ["memory_lock"]}
+    model |= {
+        "protection": levels,
+        "missing_layers": ["memory_lock"],
+        "embeddings": {"dimensions": WIDTH, "pooling": "last"},
+    }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model
     assert (await http.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"

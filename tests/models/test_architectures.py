@@ -123,6 +123,8 @@ def test_it_is_served_right_or_refused_by_name(architecture: str, tmp_path: Path
     alone = logits_of(decoder, [Chunk(tokens.tolist(), 0, [3, 1, 4])])
     assert (alone - expected).abs().max() < 1e-4 * expected.abs().max()
     assert torch.equal(in_company(decoder, tokens.tolist()), alone)
+    hidden = hidden_of(decoder, HostCache(decoder.cache_shape, 8, decoder.kernels.dtype), [Chunk([5], 0, [6])])
+    assert decoder.normed(hidden).shape == (1, decoder.width)
     if find_compiler():
         check_partitioned(decoder, tokens.tolist())
 

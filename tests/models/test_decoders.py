@@ -86,12 +86,18 @@ def test_equals_transformers_and_leaves_no_trace(name: str, dtype: torch.dtype) 
     tokens = torch.randint(0, VOCABULARY, (TOKENS,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         expected = model(tokens[None]).logits[0]
+        states = model.base_model(tokens[None]).last_hidden_state[0]
     for kernels in kernels_under_test(dtype):
         for kind in decoders(config):
             decoder = kind(config, RawParts(weights, kernels), device_of(kernels), 512)
             logits = whole(decoder, tokens.tolist())
             tolerance = 1e-4 if dtype == torch.float32 else 0.5
             assert (logits - expected).abs().max() < tolerance, (kind, kernels.name)
+            runner = ModelRunner(decoder, reserve_cache(decoder, 4))
+            state = runner.states(
+                [Chunk([5, 6], 0, [7]), Chunk(tokens.tolist(), 0, [3, 1, 4, 0, 2], wanted=Wanted.LAST)]
+            )
+            assert (state - states[-1:]).norm() < tolerance * states[-1:].norm(), (kind, kernels.name)
             for chunks in chunks_for(kind, config, kernels):
                 same = torch.equal(in_company(decoder, tokens.tolist(), chunks, len(chunks)), logits)
                 assert same, (kind, kernels.name, chunks)

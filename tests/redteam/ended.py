@@ -40,6 +40,7 @@ WAYS = {
     "penalised": SamplingParams(max_tokens=3, repetition_penalty=1.3, presence_penalty=0.5),
     "cancelled": SamplingParams(max_tokens=100, repetition_penalty=1.3, temperature=0.0),
     "last": SamplingParams(max_tokens=1, temperature=0.0),
+    "embedded": SamplingParams(max_tokens=0, embed=True),
 }
 
 
@@ -86,7 +87,7 @@ def play(engine: PagedEngine, number: int, masked: list[int], params: SamplingPa
     filling = [1 + place for place in range(BEFORE + AFTER)]
     prompt = (*filling[:BEFORE], *unmasked(masked), *filling[BEFORE:])
     engine.submit(EngineRequest(number, "tenant", prompt, params))
-    for _ in range(params.max_tokens if params.max_tokens < 100 else 2):
+    for _ in range(max(params.max_tokens, 1) if params.max_tokens < 100 else 2):
         assert not any(isinstance(message, Failed) for message in engine.step())
     engine.cancel(number)
     assert not engine.has_work

@@ -73,6 +73,11 @@ class Node:
     def ask(self, path: str, prompt: Any, **fields: Any) -> httpx.Response:
         return self.client.post(path, json=self.body(path, prompt, **fields))
 
+    def embed(self, secret: Secret, level: str) -> None:
+        for given in (f"A story of {secret.text} and others.", [[*range(300, 320), *secret.tokens, *range(300, 320)]]):
+            body = {"model": self._model, "input": given, "protection": level}
+            assert self.client.post("/v1/embeddings", json=body).status_code == 200
+
     @contextmanager
     def answering(self, path: str, prompt: Any, **fields: Any) -> Iterator[Iterator[str]]:
         """An answer that has begun to come and is far from its end."""
@@ -186,6 +191,7 @@ def test_whole_answers_leave_nothing(node: Node) -> None:
     """Not cut short by the client, and not streamed."""
     secret = node.secret()
     for level in VAULT_LEVELS:
+        node.embed(secret, level)
         for path, prompt in four_ways(secret):
             assert node.ask(path, prompt, protection=level, max_tokens=4).status_code == 200
     assert node.holders(secret) == {}
@@ -238,6 +244,7 @@ def test_the_search_finds_what_is_planted_in_any_process(node: Node) -> None:
 def test_at_open_nothing_is_left_either(node: Node) -> None:
     """The service and who speaks HTTP were given the tokens: whole answers, and ones cut short by the client."""
     secret = node.secret()
+    node.embed(secret, "open")
     for path, prompt in four_ways(secret):
         assert node.ask(path, prompt, protection="open", max_tokens=4).status_code == 200
         with node.answering(path, prompt, protection="open"):

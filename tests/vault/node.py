@@ -58,6 +58,9 @@ class CountingDecoder(Decoder):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._inner.logits(hidden)
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._inner.normed(hidden)
+
 
 class ByteTokenizer:
     """One token a byte; a chat is its messages' contents, one after the other."""
@@ -202,12 +205,15 @@ class Room:
         self.memory.make_room(self.pool.total)
 
 
+def engine_of(decoder: Decoder, settings: EngineSettings) -> PagedEngine:
+    return PagedEngine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
+
+
 def engine_answer(
     decoder: Decoder, prompt: tuple[int, ...], public: int = 0, **params: Any
 ) -> tuple[list[int], list[TokenLogprob]]:
     """What an engine outside any vault says to the same prompt, everything in one chunk."""
-    settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
-    engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
+    engine = engine_of(decoder, SETTINGS.model_copy(update={"chunk_tokens": 512}))
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params})
     assert not isinstance(engine.submit(EngineRequest(1, "t", prompt, sampling, public)), Failed)
     tokens: list[int] = []

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.errors import ProtocolError
 from cloister.levels import MOST_FAKES, VaultLevel
 from cloister.messages.controller_vault import (
@@ -38,7 +39,7 @@ from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault import process
-from tests.vault.node import SETTINGS, ByteTokenizer, Exposed, FakeAnswerer, Room, engine_answer, kinds
+from tests.vault.node import SETTINGS, ByteTokenizer, Exposed, FakeAnswerer, Room, engine_answer, engine_of, kinds
 
 WORDS = "The quick brown fox jumps over the lazy dog, and then it does so again and again until night falls. "
 TAGGED = "You are a helpful assistant.<confidential> My name is on no list</confidential> and so on"
@@ -65,6 +66,46 @@ def test_the_first_token_is_the_engines(decoder: Decoder, answerer: FakeAnswerer
     assert (first.token, first.max_tokens, first.finish) == (token, 8, None)
     assert first.logprob == (logprobs[0] if logprobs else None)
     assert room.decoder.rows == len(WORDS)
+
+
+def embedded(room: Room, number: int) -> Tokens:
+    room.serve()
+    [found] = [m for m in room.said if isinstance(m, Tokens) and m.request_id == number]
+    return found
+
+
+@pytest.mark.parametrize("chunk", [1, 37, 512])
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+def test_an_embedding_is_the_engines_and_made_by_the_vault_alone(decoder: Decoder, level, chunk):
+    settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
+    engine, params = engine_of(decoder, settings), SamplingParams(max_tokens=0, embed=True)
+    engine.submit(EngineRequest(1, "t", tuple(WORDS.encode()), params))
+    [expected] = [message for _ in range(len(WORDS)) for message in engine.step()]
+    assert isinstance(expected, Tokens)
+    answerer = FakeAnswerer()
+    room = Room(decoder, SETTINGS.model_copy(update={"chunk_tokens": chunk}), answerer)
+    for number in range(3):
+        text = WORDS if number == 1 else WORDS[: 20 + number]
+        assert room.confide(number, text, level, embed=True, max_tokens=0) == PromptAccepted(number, len(text))
+    found = embedded(room, 1)
+    assert (found.vector, found.finish, found.tokens) == (expected.vector, "length", ())
+    assert len(found.vector) == 4 * decoder.width and embedded(room, 0).vector != found.vector
+    assert not answerer.exposed and not [m for m in room.said if isinstance(m, Prefilled)]
+    answerer.close()
+
+
+def test_an_embedding_may_fill_the_context_and_no_more(room: Room):
+    longest = "x" * room.decoder.max_context
+    assert room.confide(1, longest, "isolated", embed=True, max_tokens=0) == PromptAccepted(1, len(longest))
+    assert embedded(room, 1).finish == "length"
+    refused = room.confide(2, longest + "x", "isolated", embed=True, max_tokens=0)
+    assert isinstance(refused, Failed) and refused.code == "context_length_exceeded"
+
+
+def test_no_embedding_is_made_among_others(room: Room):
+    params = {"embed": True, "max_tokens": 0, "obfuscation": ObfuscationParams()}
+    refused = room.confide(1, "I am <redacted>Ann</redacted>.", "obfuscated", **params)
+    assert isinstance(refused, Failed) and refused.param == "input" and "'isolated'" in refused.message
 
 
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])

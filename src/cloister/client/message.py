@@ -25,7 +25,7 @@ from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_re
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
-PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
 PARAMETERS = frozenset(
     (
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
@@ -40,6 +40,7 @@ PARAMETERS = frozenset(
             "min_tokens",
             "stop_token_ids",
         ),
+        *("encoding_format", "dimensions"),
         *("protection", "session", "mpc_reveal", "cache_salt", "obfuscation", "stop_recitation", "verify"),
     )
 )
@@ -124,7 +125,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
         return Split(msgspec.json.encode(kept))
-    prompts = _prompts(bytes(given)) if field == "prompt" else (bytes(given),)
+    prompts = _prompts(bytes(given)) if field != "messages" else (bytes(given),)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"At most {MAX_PROMPTS} prompts are supported in one request.", param=field)
     winnower = None

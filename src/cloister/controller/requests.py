@@ -5,7 +5,8 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, hypot
+from struct import unpack
 from typing import Literal, Protocol
 
 import msgspec
@@ -28,7 +29,7 @@ from cloister.messages.controller_frontend import Ask, Serving, SubmitTokens, Vi
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import ObfuscationParams
-from cloister.messages.types import SamplingParams, TokenLogprob
+from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
 
 
 class InStep:
@@ -250,6 +251,7 @@ class Requests:
             raise ProtocolError("A token is not of this model.")
         if message.finish == "content_filter" and not request.withheld:
             raise ProtocolError("Only a vault ends an answer for its words.")
+        _check_vector(request, message.vector, self._serving().width, message.finish)
         request.output_tokens[message.sequence] += len(message.tokens)
         if request.output_tokens[message.sequence] > params.max_tokens:
             raise ProtocolError("There are more tokens than were asked for.")
@@ -276,6 +278,14 @@ class Requests:
             logprobs=rounded(message.logprobs, params.logprobs, vocabulary),
             prompt_logprobs=rounded(message.prompt_logprobs, params.prompt_logprobs, vocabulary),
         )
+
+
+def _check_vector(request: Request, vector: bytes, width: int, finish: FinishReason | None) -> None:
+    """It comes with the end of an embedding, and has the model's width and the length 1."""
+    if len(vector) != 4 * width * bool(request.params.embed and finish):
+        raise ProtocolError("A vector is not of this model, or was not asked for.")
+    if vector and not abs(hypot(*unpack(f"<{width}f", vector)) - 1) < TOLERANCE:  # NaN included
+        raise ProtocolError("An embedding has the length 1.")
 
 
 DECIMALS = 4

@@ -17,6 +17,7 @@ from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
+from cloister.engine.vectors import unit_vectors
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
 from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
@@ -123,9 +124,10 @@ class PagedEngine(Engine):
         self._steps += 1
         begun = perf_counter()
         try:
-            logits = self._runner.forward([work.chunk for work in batch])
-            broken = self._asker.broken() if self._asker else {}
-            sampled = self._sample(batch, logits, broken)
+            generating = self._embed(batch)
+            logits = self._runner.forward([work.chunk for work in generating]) if generating else torch.empty(0, 0)
+            broken = self._asker.broken() if self._asker and generating else {}
+            sampled = self._sample(generating, logits, broken)
             self._pace.note(sum(len(work.chunk.tokens) for work in batch), perf_counter() - begun)
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
@@ -216,8 +218,21 @@ class PagedEngine(Engine):
         for partition in request.partitions:
             if reason := self._links.get(partition.link, "vault_lost"):
                 raise VaultLost.because(reason)
-        runner = self._runner
+        runner, params = self._runner, request.params
+        answers = params.max_tokens or params.prompt_logprobs is not None or request.partitions
+        if params.embed and (answers or not runner.width):
+            raise InvalidRequest("An embedding is of a whole prompt and has no answer.", param="input")
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
+
+    def _embed(self, batch: list[Work]) -> list[Work]:
+        """Compute the parts of embeddings together, in a pass without logits; returns the others."""
+        embedded = [work for work in batch if work.sequence.params.embed]
+        if embedded:
+            vectors = unit_vectors(self._runner.states([work.chunk for work in embedded]))
+            whole = [work.sequence for work in embedded if work.rows]
+            for sequence, vector in zip(whole, vectors, strict=True):
+                sequence.output.vector = vector
+        return [work for work in batch if not work.sequence.params.embed]
 
     def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
         sequences: list[Sequence] = []
@@ -256,6 +271,9 @@ class PagedEngine(Engine):
                 sequence.append(token)
                 self._output_tokens += 1
                 messages += self._messages(sequence, token, logprob)
+            elif work.end == sequence.limit and sequence.params.embed and not sequence.output.vector:
+                error = InvalidRequest("The model's state after this input has no direction.", param="input")
+                messages += self._fail([sequence], error)
             elif work.end == sequence.limit:
                 sequence.output.finish = "length"
                 messages += self._messages(sequence)
@@ -288,6 +306,7 @@ class PagedEngine(Engine):
             sequence=sequence.number,
             cached=cached,
             shared=shared,
+            vector=output.vector,
         )
         return [*(Tokens(sequence.request_id, prompt_logprobs=piece) for piece in scores[:-1]), last]
 

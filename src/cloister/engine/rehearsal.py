@@ -24,6 +24,7 @@ WAYS = (
     SamplingParams(max_tokens=3, top_p=0.9, top_k=3, min_p=0.01, repetition_penalty=1.1),
     SamplingParams(max_tokens=3, logprobs=2),
     SamplingParams(max_tokens=3, temperature=0.0, prompt_logprobs=1),
+    SamplingParams(max_tokens=0, embed=True),
 )
 
 
@@ -35,11 +36,15 @@ class IdleRunner(Runner):
 
     def __init__(self, decoder: Decoder) -> None:
         self.vocabulary, self.max_context, self.relative = decoder.vocabulary, decoder.max_context, decoder.relative
+        self.width = decoder.width
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         wanted = [chunk for chunk in chunks if chunk.wanted is not Wanted.NONE]
         rows = sum(len(chunk.tokens) if chunk.wanted is Wanted.ALL else 1 for chunk in wanted)
         return torch.zeros(rows, self.vocabulary)
+
+    def states(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        return torch.ones(sum(chunk.wanted is Wanted.LAST for chunk in chunks), self.width)
 
     def wipe(self, blocks: Sequence[int]) -> None:
         return None

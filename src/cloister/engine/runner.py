@@ -1,7 +1,7 @@
 """A runner computes one forward pass over chunks. It handles no requests, tenants or sampling."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -19,6 +19,7 @@ class Runner(ABC):
     max_context: int
     block_tokens: int
     num_blocks: int
+    width: int = 0  # of `states`; 0: it has none
     # only distances of positions matter, so that an answer may be rotated from 0 on (compute.layout)
     relative: bool = False
     draw_rows: DrawRows | None = None  # the kernels' function that draws a token from each row of logits
@@ -27,6 +28,10 @@ class Runner(ABC):
 
     @abstractmethod
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
+
+    def states(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """As `forward`, with the final norm's output in place of logits. No chunk asks a vault."""
+        raise NotImplementedError
 
     @abstractmethod
     def wipe(self, blocks: Sequence[int]) -> None: ...
@@ -56,19 +61,25 @@ class ModelRunner(Runner):
 
     def __init__(self, decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> None:
         self._decoder, self.cache, self.asker = decoder, cache, asker
-        self.vocabulary = decoder.vocabulary
+        self.vocabulary, self.width = decoder.vocabulary, decoder.width
         self.max_context = decoder.max_context
         self.draw_rows = decoder.kernels.draw_rows
         self.relative = decoder.relative
         self.num_blocks = cache.blocks
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        return self._passed(chunks, self._decoder.logits)
+
+    def states(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        return self._passed(chunks, self._decoder.normed)
+
+    def _passed(self, chunks: Sequence[Chunk], wanted: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
             hidden = self._decoder.hidden(batch, self.cache, self.asker)
-        logits = self._decoder.logits(hidden[wanted_rows(chunks)])
+        found = wanted(hidden[wanted_rows(chunks)])
         with torch.inference_mode():  # where some decoders made it: torch changes it nowhere else
             hidden.zero_()  # of all rows, also those of a prompt
-        return logits
+        return found
 
     def wipe(self, blocks: Sequence[int]) -> None:
         self.cache.wipe(blocks)

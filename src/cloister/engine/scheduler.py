@@ -284,7 +284,7 @@ class Scheduler:
         start, end = sequence.computed, sequence.computed + chunk
         whole = end == len(sequence.tokens)
         samples = whole and sequence.may_grow
-        if wanted is Wanted.LAST and not samples:
+        if wanted is Wanted.LAST and not (samples or (whole and sequence.params.embed)):
             wanted = Wanted.NONE
         self._charge(sequence, end, samples)
         sequence.last_step = self._step

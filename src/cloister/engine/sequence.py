@@ -76,6 +76,7 @@ class Output:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_reported: bool = False
     adjustments: Adjustments | None = None
+    vector: bytes = b""
     stopped: bool = False  # a stop token was sampled
     finish: FinishReason | None = None
 
@@ -128,7 +129,7 @@ class Sequence:
             prompt_length=length,
             limit=length + min(request.params.max_tokens, max_context - behind(layout) - request.answered),
             tokens=list(request.prompt),
-            prefix=PrefixUse(request.salt, request.policy),
+            prefix=PrefixUse(request.salt, "none" if request.params.embed else request.policy),
             group=group,
         )
         if group is not None:

@@ -42,12 +42,14 @@ SEALED: tuple[tuple[PromptField, bytes], ...] = (
     ("prompt", b'"a"'),
     ("prompt", b"[0]"),
     ("prompt", b"{"),
+    ("input", b'"a"'),
 )
 WAYS = (
     SamplingParams(max_tokens=2, temperature=0.0, presence_penalty=0.5, logit_bias={0: 1.0}),
     SamplingParams(max_tokens=2, top_p=0.9, top_k=3, min_p=0.01, repetition_penalty=1.1),
     SamplingParams(max_tokens=2, logprobs=2),
     SamplingParams(max_tokens=2, temperature=0.0, prompt_logprobs=1),
+    SamplingParams(max_tokens=0, embed=True),
 )
 
 

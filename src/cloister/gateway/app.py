@@ -15,7 +15,7 @@ from cloister import __version__
 from cloister.backend.base import Backend, Carrier
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import CloisterError
-from cloister.gateway import answer, completions, routes, sealed
+from cloister.gateway import answer, completions, embeddings, routes, sealed
 from cloister.gateway.api import Api, LevelInfo, Levels, api_of, json_response
 from cloister.gateway.completions import PromptReader
 from cloister.gateway.drain import Drain
@@ -107,11 +107,12 @@ def create_api(
     app.add_middleware(Guard, metrics=metrics, drain=drain, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
-    for part in (completions, routes):
+    for part in (completions, embeddings, routes):
         app.include_router(part.router)
     shown = (routes.Model, routes.ModelList, routes.RequestView, routes.Health, PageInfo)
-    sent = (ErrorReply, answer.ChatCompletion, answer.Completion, *shown)
-    describe(app, model, levels.offered, sent, received=(ChatRequest, CompletionRequest))
+    sent = (ErrorReply, answer.ChatCompletion, answer.Completion, embeddings.EmbeddingList, *shown)
+    received = (ChatRequest, CompletionRequest, embeddings.EmbeddingRequest)
+    describe(app, model, levels.offered, sent, received)
     return app
 
 

@@ -49,6 +49,7 @@ from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, SUBSTITUTES_HEADER, refuse_repeated_names
 
 T = TypeVar("T", int, float)
+Form = TypeVar("Form", bound=schema.KnownFields)
 router = APIRouter()
 
 _LONG_CHARACTERS = 8192
@@ -91,7 +92,8 @@ async def completions(request: Request, call: Call) -> Response:
 
 async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> Answer:
     api = api_of(request)
-    body = _body(await read_body(request, api.settings), endpoint, sealed_request_of(request), api.model)
+    form, sealed = (endpoint.field, endpoint.plain, endpoint.sealed), sealed_request_of(request)
+    body: Body = body_of(await read_body(request, api.settings), *form, sealed, api.model)
     asked = api.levels.choose(body.protection, call.protection)
     level = api.levels.verified(asked) if body.verify else asked
     level.refuse(body.requested, logits=body.mpc_reveal == "logits")
@@ -113,7 +115,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
         echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
         seeds = [choice_seed(body.seed, which, drawn=not level.uses_vault) for which in range(body.n or 1)]
         prompts_read = 1 if hiding is None else 1 + hiding.params.fakes
-        cost += prompts_read * (_most_read(job, context) + params.max_tokens * len(seeds))
+        cost += prompts_read * (most_read(job, context) + params.max_tokens * len(seeds))
         for seed in seeds * prompts_read:
             seeded = msgspec.structs.replace(params, seed=seed)
             choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo))
@@ -136,24 +138,31 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
 _X = "x" * 64
 _OTHER_WORDS = {
     "messages": json.dumps({"model": _X, "messages": [{"role": "user", "content": _X}], "protection": _X}),
-    "prompt": json.dumps({"model": _X, "prompt": _X, "protection": _X}),
+    **{field: json.dumps({"model": _X, field: _X, "protection": _X}) for field in ("prompt", "input")},
 }
 
 
-def _most_read(job: Job, context: int) -> int:
+def most_read(job: Job, context: int) -> int:
     """Tokens of its prompt; one that is sealed, or read elsewhere, counts as long as it may be."""
     return context if isinstance(job.prompt, SealedPrompt) else min(len(job.prompt), context)
 
 
-def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> Body:
-    is_sealed = sealed is not None and sealed.counts_prompts(raw, endpoint.field)
+def body_of(
+    raw: bytes,
+    field: PromptField,
+    plain: type[Form],
+    sealed_form: type[Form],
+    sealed: schema.SealedRequest | None,
+    model: str,
+) -> Form:
+    is_sealed = sealed is not None and sealed.counts_prompts(raw, field)
     try:
-        body = (endpoint.sealed if is_sealed else endpoint.plain).model_validate_json(raw)
+        body = (sealed_form if is_sealed else plain).model_validate_json(raw)
     except ValidationError as wrong:
         raise invalid_from(wrong) from None
     finally:
         # The parser reads strings in pieces of 16 bytes and leaves the last ones on the stack: these take their place.
-        endpoint.plain.model_validate_json(_OTHER_WORDS[endpoint.field])
+        plain.model_validate_json(_OTHER_WORDS[field])
     refuse_repeated_names(raw)
     body.refuse_unknown()
     if body.model != model:

@@ -46,9 +46,9 @@ def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 
-def generation_docs(body: str, reply: str) -> dict[str, Any]:
+def generation_docs(body: str, reply: str, *, streams: bool = True) -> dict[str, Any]:
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
-    content = {**json_of(reply), "text/event-stream": {"schema": event}}
+    content = json_of(reply) | ({"text/event-stream": {"schema": event}} if streams else {})
     level = {"description": "The level of protection the answer was made under", "schema": {"type": "string"}}
     named = {"description": "The session, where the caller named one", "schema": {"type": "string"}}
     parameters = [

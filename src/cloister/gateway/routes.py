@@ -21,12 +21,20 @@ _SERVICE_S = 5.0  # how long the service has to answer
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class EmbeddingInfo(msgspec.Struct):
+    """`pooling`: of an input's tokens the last one's state."""
+
+    dimensions: int
+    pooling: Literal["last"] = "last"
+
+
 class Model(msgspec.Struct):
     id: str
     created: int
     max_model_len: int
     protection: tuple[LevelInfo, ...]
     missing_layers: tuple[str, ...]
+    embeddings: EmbeddingInfo | None
     object: Literal["model"] = "model"
     owned_by: str = "cloister"
 
@@ -53,7 +61,8 @@ async def show_model(request: Request, model: str, call: Call) -> Response:
 
 def _model(api: Api) -> Model:
     ready = api.backend.ready
-    return Model(api.model, api.created, ready.max_context, api.levels.table, ready.missing_layers)
+    embeds = EmbeddingInfo(ready.width) if ready.width else None
+    return Model(api.model, api.created, ready.max_context, api.levels.table, ready.missing_layers, embeds)
 
 
 @router.delete(

@@ -35,20 +35,20 @@ StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 StopList = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
-_TEXT = {"type": "string", "minLength": 1}
-_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
-_STRINGS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_CHOICES}
-_LISTS = {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MAX_CHOICES}
-_PARTS = {"properties": {"text": _TEXT, "public": {"type": "boolean"}}, "required": ["text", "public"]}
+TEXT = {"type": "string", "minLength": 1}
+TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
+STRINGS = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": MAX_CHOICES}
+LISTS = {"type": "array", "items": TOKENS, "minItems": 1, "maxItems": MAX_CHOICES}
+_PARTS = {"properties": {"text": TEXT, "public": {"type": "boolean"}}, "required": ["text", "public"]}
 _MARKED = {"type": "object", **_PARTS, "additionalProperties": False}
-_SCHEMA = {"anyOf": [_TEXT, _MARKED, _STRINGS, _TOKENS, _LISTS]}
+_SCHEMA = {"anyOf": [TEXT, _MARKED, STRINGS, TOKENS, LISTS]}
 
 
-def _prompts(value: Any) -> tuple[OnePrompt, ...]:
+def given_prompts(value: Any, most: int = MAX_CHOICES) -> tuple[OnePrompt, ...]:
     """A string, token ids, or a list of either. A union would report each element of a wrong list four times."""
     if isinstance(value, list) and value and type(value[0]) is not int:
-        if len(value) > MAX_CHOICES:
-            raise ValueError(f"At most {MAX_CHOICES} prompts are supported in one request")
+        if len(value) > most:
+            raise ValueError(f"At most {most} prompts are supported in one request")
         if not all(type(each) is type(value[0]) for each in value):
             raise ValueError("Prompts must be all strings or all lists of token ids")
         return tuple(one_prompt(each) for each in value)
@@ -85,7 +85,7 @@ NoSuffix = Annotated[str | None, _only(not_, "Insertion before a suffix is not s
 OnlyText = Annotated[str, _only(lambda kind: kind == "text", "Only the response format 'text' is supported")]
 _SCORED = f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}"
 NoPromptLogprobs = Annotated[Any, _only(lambda value: value is None, _SCORED)]
-PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
+PlainPrompts = Annotated[Any, AfterValidator(given_prompts), WithJsonSchema(_SCHEMA)]
 
 
 class StreamOptions(Given):
@@ -138,10 +138,30 @@ class ObfuscationOptions(Given):
         return ObfuscationParams(fakes, self.minimum or 0, **others)
 
 
-class GenerationRequest(Given):
+class KnownFields(Given):
     model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": False})
 
     model: Annotated[str, StringConstraints(max_length=1024)]
+    protection: str | None = Field(
+        default=None,
+        description=f"a level of protection: what the provider may see; default {PARTITIONED!r}",
+        json_schema_extra={"enum": [*LEVELS, None]},
+    )
+    session: str | None = Field(
+        default=None, pattern=SESSION_PATTERN, description="names the conversation, so that its vault is kept"
+    )
+
+    def refuse_unknown(self) -> None:
+        """Known fields that are not used are dropped."""
+        given = self.model_extra or {}
+        if unknown := next((name for name in given if name not in UNUSED), None):
+            like = get_close_matches(unknown, type(self).model_fields, n=1)
+            hint = f"Is {like[0]!r} meant?" if like else "Leave it out."
+            raise InvalidRequest(f"The field {unknown[:64]!r} is not known here.", param=unknown[:64], hint=hint)
+        given.clear()
+
+
+class GenerationRequest(KnownFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int | None, Whole] = Field(default=None, ge=1, le=MAX_CHOICES)
@@ -164,14 +184,6 @@ class GenerationRequest(Given):
         default=None, ge=0, le=2**31 - 1, description="nothing ends the answer before this number"
     )
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
-    protection: str | None = Field(
-        default=None,
-        description=f"a level of protection: what the provider may see; default {PARTITIONED!r}",
-        json_schema_extra={"enum": [*LEVELS, None]},
-    )
-    session: str | None = Field(
-        default=None, pattern=SESSION_PATTERN, description="names the conversation, so that its vault is kept"
-    )
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
         default=None, description="only requests with the same salt reuse each other's computed prompts"
     )
@@ -187,15 +199,6 @@ class GenerationRequest(Given):
         default=None, description="tokens leave when a vault that read the prompt computed the same; not at 'mpc'"
     )
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
-
-    def refuse_unknown(self) -> None:
-        """Known fields that are not used are dropped."""
-        given = self.model_extra or {}
-        if unknown := next((name for name in given if name not in UNUSED), None):
-            like = get_close_matches(unknown, type(self).model_fields, n=1)
-            hint = f"Is {like[0]!r} meant?" if like else "Leave it out."
-            raise InvalidRequest(f"The field {unknown[:64]!r} is not known here.", param=unknown[:64], hint=hint)
-        given.clear()
 
     @property
     def echoes(self) -> bool:

@@ -76,7 +76,7 @@ class TokenSettled(RequestMessage, frozen=True):
     refused: Failed | None = None
 
 
-class Serving(Ready, frozen=True):
+class Serving(Ready, frozen=True, kw_only=True):
     """Controller → frontend, once. `quantised`: the grid of first tokens, in ms; `why_not`: with a next step."""
 
     levels: tuple[LevelName, ...]

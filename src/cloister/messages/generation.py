@@ -8,6 +8,7 @@ from cloister.errors import CountedName
 from cloister.levels import LevelName, PolicyName
 from cloister.messages.types import (
     MAX_SEQUENCES,
+    MAX_WIDTH,
     FinishReason,
     Message,
     Name,
@@ -17,6 +18,7 @@ from cloister.messages.types import (
     SequenceNumber,
     TokenId,
     TokenLogprob,
+    Vector,
 )
 
 
@@ -29,13 +31,14 @@ class AskStats(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Service → controller, once: the model is loaded."""
+    """Service → controller, once: the model is loaded. `width`: of an embedding; 0: it makes none."""
 
     vocabulary: int
     max_context: int
     kv_blocks: int
     block_tokens: int
     kernels: str
+    width: Annotated[int, Meta(ge=0, le=MAX_WIDTH)] = 0
 
 
 class Accepted(RequestMessage, frozen=True):
@@ -55,7 +58,8 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens(RequestMessage, frozen=True):
-    """`prompt_logprobs` come in pieces; `finish` once, with the last tokens; `cached` and `shared` once, at first."""
+    """`prompt_logprobs` come in pieces; `finish` once, with the last tokens; `cached` and `shared` once, at first.
+    `vector`: of an embedding, with `finish`."""
 
     tokens: tuple[TokenId, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
@@ -65,6 +69,7 @@ class Tokens(RequestMessage, frozen=True):
     sequence: SequenceNumber = 0
     cached: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
     shared: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
+    vector: Vector = b""
 
 
 Rest = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]

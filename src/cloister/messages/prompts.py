@@ -46,7 +46,7 @@ MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64  # padding and tag o
 RequestKey = Annotated[bytearray, Meta(min_length=32, max_length=32)]  # overwritten in place after its use
 Enc = Digest
 PromptNumber = Annotated[int, Meta(ge=0, le=127)]
-PromptField = Literal["messages", "prompt"]
+PromptField = Literal["messages", "prompt", "input"]
 
 
 class PromptMessage(SilentRepr, Struct, frozen=True, array_like=True):

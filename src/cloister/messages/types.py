@@ -25,6 +25,8 @@ Group = Annotated[str, Meta(max_length=256)]  # of tenants that trust each other
 Openings = Annotated[tuple[Annotated[str, Meta(max_length=MAX_OPENING)], ...], Meta(max_length=16)]
 FinishReason = Literal["stop", "length", "content_filter", "cancelled"]
 Revealed = Literal["token", "logits"]
+MAX_WIDTH = 65536
+Vector = Annotated[bytes, Meta(max_length=4 * MAX_WIDTH)]  # float32, little-endian; empty: none
 Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
 
 
@@ -52,7 +54,8 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     """temperature 0 is greedy; top_k 0 and top_p 1 are off. No token of `stop_tokens` comes before `min_tokens` others.
     Token t's draw depends on `seed` and t alone; None is drawn
     by the process that reads the prompt. `logprobs`: alternatives beside the chosen token (0: it only). `mpc_reveal`:
-    what is opened to the prompt's holder. `stop_recitation`: see vault.recitation."""
+    what is opened to the prompt's holder. `stop_recitation`: see vault.recitation. `embed`: no token is wanted, but the
+    prompt's vector."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
@@ -72,6 +75,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     mpc_reveal: Revealed = "token"
     stop_recitation: bool = False
+    embed: bool = False
 
     def seeded(self, seed: int | None) -> Self:
         """Drawn here, if the request named none."""
@@ -87,7 +91,8 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def requested(self) -> set[str]:
         used = {
-            "max_tokens": self.max_tokens == 0,
+            "max_tokens": self.max_tokens == 0 and not self.embed,
+            "input": self.embed,
             "top_p": self.top_p < 1,
             "top_k": self.top_k > 0,
             "min_p": self.min_p > 0,

@@ -22,6 +22,7 @@ class Decoder(AttentionShape, ABC):
     device: Device
     vocabulary: int
     max_context: int
+    width: int = 0  # of a hidden state; 0: it is not shown
     relative: bool = False  # generated tokens are rotated from 0 on (compute.layout.Layout)
 
     @property
@@ -31,6 +32,10 @@ class Decoder(AttentionShape, ABC):
     @abstractmethod
     def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
         """Run all layers, writing keys and values into the cache; the rows' last hidden states, fp32."""
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The final norm's output for the given hidden states, fp32."""
+        return hidden
 
     @abstractmethod
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -76,7 +76,7 @@ class FusedDecoder(Decoder):
         self.architecture = config.model_type
         self.device = device
         self.max_context = max_context
-        self.vocabulary = int(config.vocab_size)
+        self.vocabulary, self.width = int(config.vocab_size), int(config.hidden_size)
         self._rotary = Rotary(config, head_dim(config), max_context, device)
         self._epsilon = float(config.rms_norm_eps)
         self._layers = [self._layer(config, parts, index) for index in range(config.num_hidden_layers)]
@@ -125,8 +125,11 @@ class FusedDecoder(Decoder):
         cosine, sine = self._rotary.rotation(torch.tensor([distance]))
         return cosine[0], sine[0]
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.kernels.rms_norm(hidden, self._norm, self._epsilon)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.kernels.linear(self.kernels.rms_norm(hidden, self._norm, self._epsilon), self._head)
+        return self.kernels.linear(self.normed(hidden), self._head)
 
     def _layer(self, config: Config, parts: Parts, index: int) -> Layer:
         name = f"model.layers.{index}"

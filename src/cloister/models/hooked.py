@@ -99,7 +99,7 @@ class HookedDecoder(Decoder):
         AttentionMaskInterface.register(self._hook, Windows().mask)
         with refusing(self.architecture, "its layers have no attention, or not all the same"):
             shape = config.get_text_config()
-            self.vocabulary = int(shape.vocab_size)
+            self.vocabulary, self.width = int(shape.vocab_size), int(shape.hidden_size)
             heads = int(shape.num_attention_heads)
             kv_heads = int(getattr(shape, "num_key_value_heads", None) or heads)
             self.cache_shape = CacheShape(int(shape.num_hidden_layers), kv_heads, head_dim(shape))

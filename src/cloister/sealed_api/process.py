@@ -134,13 +134,13 @@ class _Reporter(logging.Handler):
         self._client.send(ErrorReport(next((kind for kind in get_args(ErrorKind) if kind == named), "other")))
 
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 SEALED: dict[str, Any] = {"sealed": 1}
 SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</confidential>", "public": True}]
 
 
 async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) -> None:
-    serving = Serving(tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS))
+    serving = Serving(tokenizer.vocabulary, 1024, 1, 16, "none", 2, levels=served(Needs.LINKS))
     local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1", "beat_ms": min(settings.beat_ms, 1)})
     app = create_api(_RehearsalBackend(serving), tokenizer, model, local, 0, load_keys(local))
     for request in _requests(model, serving):
@@ -170,6 +170,9 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
             plain = {"prompt": "a" if is_open else SEALED, "logprobs": 2, "echo": is_open}
             asked += [(CHAT, {**common, **chat}), (COMPLETIONS, {**common, **plain})]
             asked.append((CHAT, {**common, "messages": chat["messages"], "temperature": 0}))
+        for more in ({"encoding_format": "base64", "dimensions": 1}, {}):
+            given = {"model": model, "protection": level, "input": "a" if is_open else SEALED}
+            asked.append((EMBEDDINGS, {**given, **more}))
     asked += [(CHAT, {}), (CHAT, {"messages": 1}), (COMPLETIONS, {"model": model, "prompt": 1}), (CHAT, [])]
     as_json = (key, ("content-type", "application/json"))
     requests = [InnerRequest("POST", path, as_json, msgspec.json.encode(body)) for path, body in asked]
@@ -198,6 +201,9 @@ class _RehearsalBackend(Backend):
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else 1
         scored = (TokenLogprob(-1.0, ((0, -1.0), (1, -2.0))),)
         events = Mailbox()
+        if params.embed:
+            events.put(Tokens(1, finish="length", vector=struct.pack("<2f", 0.6, 0.8)))
+            return TokenStream(1, prompt_tokens, events, lambda: None)
         if params.prompt_logprobs is not None:
             events.put(Tokens(1, prompt_logprobs=scored * (prompt_tokens - 1)))
         events.put(Tokens(1, (0,), scored))

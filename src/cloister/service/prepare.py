@@ -29,5 +29,6 @@ def prepare(decoder: Decoder, settings: EngineSettings, weights: int | None = No
         kv_blocks=runner.num_blocks,
         block_tokens=runner.block_tokens,
         kernels=decoder.kernels.name,
+        width=runner.width,
     )
     return Service(engine, ready, lambda: decoder.device.lost, weights)

@@ -198,7 +198,7 @@ class Vault:
             requests, system = self._reader.read(assigned)
         except Exception as error:
             return [_failed(request_id, error) for request_id in _request_ids(assigned) if request_id in wanted]
-        alone = LEVELS[assigned.level].decodes is Decodes.VAULT
+        alone = assigned.params.embed or LEVELS[assigned.level].decodes is Decodes.VAULT
         if system is not None:
             self._watching.begin(wanted, system)
         return [self._queue(request, alone=alone) for request in requests if request.request_id in wanted]

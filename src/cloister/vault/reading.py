@@ -93,7 +93,7 @@ class Reader:
         params, read = assigned.params, [self._reading.read(prompt) for prompt in prompts]
         length = max(len(prompt.tokens) for prompt in read)
         left = min(params.max_tokens, self._max_context - length)
-        if left < 1:
+        if left < (0 if params.embed else 1):
             raise PromptTooLong(
                 f"The prompt has {length} tokens; prompt and answer together may have {self._max_context}.",
                 param="prompt",

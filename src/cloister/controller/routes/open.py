@@ -77,7 +77,7 @@ class SharedRoute(OpenRoute):
             self.serve(each, public)
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, has_text: bool) -> None:
-        if order.salt or not self._sharing.labels:
+        if order.salt or order.params.embed or not self._sharing.labels:  # an embedding finds and leaves no page
             super().hand_over(service, order, has_text=has_text)
         elif not self._sharing.waits:
             passed = (order.public or len(order.prompt)) if has_text else 0
