@@ -42,6 +42,10 @@ class ObfuscationSecrets(SilentRepr, Struct, frozen=True, forbid_unknown_fields=
 
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
+MOST_BESIDE = {"form": 64 * 1024, "tools": 512 * 1024, "template": 16 * 1024}  # characters of what goes with a prompt
+FormText = Annotated[str, Meta(max_length=MOST_BESIDE["form"])]
+ToolsText = Annotated[str, Meta(max_length=MOST_BESIDE["tools"])]
+TemplateText = Annotated[str, Meta(max_length=MOST_BESIDE["template"])]
 MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64  # padding and tag on top
 RequestKey = Annotated[bytearray, Meta(min_length=32, max_length=32)]  # overwritten in place after its use
 Enc = Digest
@@ -58,18 +62,26 @@ class PromptMessage(SilentRepr, Struct, frozen=True, array_like=True):
 
 
 class ChatPrompt(SilentRepr, Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
+    """`form`: what the answer follows; `tools` and `template`: what the chat template gets besides. JSON each, or
+    empty. They are as private as the messages."""
+
     messages: tuple[PromptMessage, ...]
     hidden: ObfuscationSecrets | None = None
+    form: FormText = ""
+    tools: ToolsText = ""
+    template: TemplateText = ""
 
 
 class TextPrompt(SilentRepr, Struct, frozen=True, tag="text", forbid_unknown_fields=True):
     text: str
     public: bool = False
     hidden: ObfuscationSecrets | None = None
+    form: FormText = ""
 
 
 class TokenPrompt(SilentRepr, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
     tokens: tuple[TokenId, ...]
+    form: FormText = ""
 
 
 class SealedPrompt(Struct, frozen=True, forbid_unknown_fields=True):

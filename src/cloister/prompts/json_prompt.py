@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.messages.prompts import (
     MAX_PROMPT_BYTES,
+    MOST_BESIDE,
     ChatPrompt,
     ObfuscationSecrets,
     Prompt,
@@ -119,30 +120,49 @@ _NAMES = frozenset((*ChatMessage.model_fields, *ContentPart.model_fields))
 
 
 def read_given(field: PromptField, data: bytes) -> Prompt:
-    """All messages of a chat or one plain prompt. At the level `obfuscated` it is `given` in an object."""
+    """All messages of a chat or one plain prompt, or what was sealed beside it and `given`, in an object."""
     check_size(len(data))
-    hidden, data = _hidden(data)
+    beside, data = _unwrapped(data)
     try:
         prompt = chat_prompt(_messages.validate_json(data)) if field == "messages" else _one_prompt.validate_json(data)
     except ValidationError as wrong:
         raise invalid_from(wrong, field) from None
     refuse_repeated_names(data, _NAMES)
-    return prompt if isinstance(prompt, TokenPrompt) or hidden is None else structs.replace(prompt, hidden=hidden)
+    return prompt if beside is None else beside.put_on(prompt)
 
 
-class _Hidden(Struct, forbid_unknown_fields=True):
-    hidden: ObfuscationSecrets
+class _Beside(Struct, forbid_unknown_fields=True):
     given: Raw
+    hidden: ObfuscationSecrets | None = None
+    form: Raw = Raw(b"")
+    tools: Raw = Raw(b"")
+    template: Raw = Raw(b"")
+
+    def put_on(self, prompt: Prompt) -> Prompt:
+        """The process that reads a text checks it; here its length is bounded."""
+        texts = {name: bytes(getattr(self, name)).decode() for name in MOST_BESIDE}
+        if too_long := next((name for name, text in texts.items() if len(text) > MOST_BESIDE[name]), None):
+            raise InvalidRequest(f"{too_long}: This is longer than {MOST_BESIDE[too_long]} characters.")
+        changes: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        if self.hidden is not None and not isinstance(prompt, TokenPrompt):
+            changes["hidden"] = self.hidden
+        if not set(changes) <= set(prompt.__struct_fields__):
+            raise InvalidRequest("Only messages have tools, and words for their template.")
+        return structs.replace(prompt, **changes)
 
 
-def _hidden(data: bytes) -> tuple[ObfuscationSecrets | None, bytes]:
-    if not data.lstrip().startswith(b'{"hidden"'):
+def _unwrapped(data: bytes) -> tuple[_Beside | None, bytes]:
+    """A prompt that is an object of its own has "text" and "public", never "given"."""
+    if not data.lstrip().startswith(b"{") or b'"given"' not in data:
         return None, data
     try:
-        found = json.decode(data, type=_Hidden)
+        if "given" not in json.decode(data, type=dict[str, Raw]):
+            return None, data
+        refuse_repeated_names(data, _NAMES)
+        found = json.decode(data, type=_Beside)
     except (MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest("What was sealed with the prompt is not what the level 'obfuscated' needs.") from None
-    return found.hidden, bytes(found.given)
+        raise InvalidRequest("What was sealed with the prompt is not what its level needs.") from None
+    return found, bytes(found.given)
 
 
 def check_size(size: int) -> None:
