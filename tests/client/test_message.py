@@ -100,7 +100,7 @@ def test_requests_without_a_body_are_left_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v1/responses"),
+        ("POST", "/v1/responses/input_tokens"),
         ("POST", "/v1/embeddings"),
         ("POST", "/v1/chat%2Fcompletions"),
         ("POST", "/v1/%63hat/completions"),

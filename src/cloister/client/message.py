@@ -7,6 +7,7 @@ from typing import NamedTuple, Self, get_args
 
 import msgspec
 
+from cloister import responses
 from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
@@ -25,7 +26,8 @@ from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_re
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
-PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+CHAT = "/v1/chat/completions"
+PROMPT_FIELDS = {CHAT: "messages", "/v1/completions": "prompt", responses.PATH: "input"}
 PARAMETERS = frozenset(
     (
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
@@ -120,6 +122,8 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     levels = _levels(fields, headers)
     if len(set(levels)) == 1 and levels[0] in get_args(ReadLevel):  # a contradiction is not for reading
         return Split(body)
+    if field == "input":
+        return _split_response(fields, levels, headers, secrets)
     given = fields.pop(field, None)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
@@ -133,6 +137,22 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
         prompts = (hidden,)
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
     return Split(msgspec.json.encode(kept), prompts, winnower)
+
+
+def _split_response(fields: _Fields, levels: list[str], headers: Headers, secrets: IndexSecrets) -> Split:
+    """What a chat would seal is sealed, as it would be; the rest keeps its names here."""
+    if obfuscates(levels):
+        message = "input: At this level the client picks the real answer, and it does so in chats alone."
+        raise InvalidRequest(message, param="input", hint=f"Use {CHAT}, or another level.")
+    try:
+        chat = msgspec.json.encode(responses.chat_fields(fields))
+        split = split_prompts("POST", CHAT, headers, chat, secrets)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest("The body is not a JSON object.") from None
+    except InvalidRequest as refused:
+        raise responses.renamed(refused) from None
+    rest = responses.responses_fields(msgspec.json.decode(split.body, type=_Fields))
+    return split._replace(body=msgspec.json.encode(rest))
 
 
 def is_obfuscated(headers: Headers, body: bytes) -> bool:
