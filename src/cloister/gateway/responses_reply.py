@@ -179,9 +179,9 @@ class ResponsesReply(ChatReply):
     def failure(self, error: Exception) -> bytes:
         status, reply = describe(renamed(error))
         code = "server_error" if status >= 500 else "rate_limit_exceeded" if status == 429 else "invalid_prompt"
-        self._end("incomplete")
+        events = self._end("incomplete")
         self._response.status, self._response.error = "failed", ResponseError(code, reply.error.message)
-        return self._event("response.failed", response=self._response)
+        return events + self._event("response.failed", response=self._response)
 
     def _text(self, delta: Delta) -> bytes:
         events = b""
