@@ -219,20 +219,26 @@ def test_leaving_a_stream_cancels_it(url: str, backend: FakeBackend) -> None:
     assert backend.cancelled == 1 and backend.open == 0
 
 
-def part(index: int, arguments: str = "", name: str | None = None) -> Any:
-    return SimpleNamespace(index=index, id=name and f"call_{name}", name=name, arguments=arguments)
+def call(name: str, arguments: str) -> Any:
+    return SimpleNamespace(id=f"call_{name}", function=SimpleNamespace(name=name, arguments=arguments))
 
 
-def said(text: str = "", finish: Any = None, calls: Any = ()) -> Any:
-    return SimpleNamespace(text=text, scores=None, finish=finish, progress=None, tool_calls=calls)
+def said(text: str = "", finish: Any = None, calls: Any = (), reasoning: str = "") -> Any:
+    new = {"text": text, "scores": None, "finish": finish, "progress": None, "calls": calls, "reasoning": reasoning}
+    return SimpleNamespace(**new)
 
 
 CALLED = [
-    said("I look."),
-    said(calls=[part(0, name="look")]),
-    said(calls=[part(0, '{"at":')]),
-    said(calls=[part(0, '"Ulm"}'), part(1, "{}", name="find")]),
-    said(finish="stop"),
+    said(reasoning="Where"),
+    said(reasoning=" is he?"),
+    said("I "),
+    said("look."),
+    said(calls=[call("look", '{"at":"Ulm"}')]),
+    said(finish="tool_calls", calls=[call("find", "{}")]),
+]
+THOUGHT = [
+    *("response.output_item.added", "response.reasoning_text.delta"),
+    *("response.reasoning_text.done", "response.output_item.done"),
 ]
 
 
@@ -244,25 +250,27 @@ def reply() -> ResponsesReply:
 USAGE = ChatUsage(1, 2, 3, PromptTokensDetails(0))
 
 
-def test_calls_are_items_after_the_text_and_arguments_come_in_pieces() -> None:
+def test_thoughts_words_and_calls_are_items_one_after_the_other() -> None:
     one = reply()
     text = one.opening(0) + b"".join(one.events(0, delta) for delta in CALLED) + one.closing(USAGE)
     events = events_of(text.decode())
-    assert steps(events) == ["response.created", "response.in_progress", *MESSAGE, *CALL, *CALL, "response.completed"]
-    assert [event["delta"] for event in events if event["type"] == CALL[1]] == ['{"at":', '"Ulm"}', "{}"]
+    middle = [*THOUGHT, *MESSAGE, *CALL, *CALL]
+    assert steps(events) == ["response.created", "response.in_progress", *middle, "response.completed"]
     items = events[-1]["response"]["output"]
-    assert [item["type"] for item in items] == ["message", "function_call", "function_call"]
-    assert [(item["name"], item["arguments"], item["call_id"]) for item in items[1:]] == [
+    assert [item["type"] for item in items] == ["reasoning", "message", "function_call", "function_call"]
+    assert [item["content"][0]["text"] for item in items[:2]] == ["Where is he?", "I look."]
+    assert [(item["name"], item["arguments"], item["call_id"]) for item in items[2:]] == [
         ("look", '{"at":"Ulm"}', "call_look"),
         ("find", "{}", "call_find"),
     ]
-    assert [event["output_index"] for event in events if event["type"] == MESSAGE[0]] == [0, 1, 2]
-    whole = json.loads(reply().whole(CALLED, USAGE))
-    assert same(whole) == same(events[-1]["response"]), "whole and streamed answers agree"
+    assert [event["output_index"] for event in events if event["type"] == MESSAGE[0]] == [0, 1, 2, 3]
+    whole = reply()
+    together = said("I look.", "tool_calls", [one for delta in CALLED for one in delta.calls], "Where is he?")
+    assert same(json.loads(whole.whole([together], USAGE))) == same(events[-1]["response"]), "whole and streamed agree"
 
 
 def test_a_call_without_words_is_the_only_item() -> None:
-    whole = json.loads(reply().whole([said("", "stop", [part(0, "{}", "look")])], USAGE))
+    whole = json.loads(reply().whole([said("", "tool_calls", [call("look", "{}")])], USAGE))
     assert [item["type"] for item in whole["output"]] == ["function_call"] and whole["status"] == "completed"
 
 

@@ -17,13 +17,27 @@ from cloister.responses import renamed
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class CallPart(Protocol):
-    """What is new in a call of a function: its beginning has a name, and parts of one have the same index."""
-
-    index: int
-    id: str | None
-    name: str | None
+class CalledFunction(Protocol):
+    name: str
     arguments: str
+
+
+class Call(Protocol):
+    """A whole call, as a chat's answer has it."""
+
+    id: str
+    function: CalledFunction
+
+
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
+    id: str
+    status: ItemStatus = "in_progress"
+    summary: list[str] = []
+    content: list[ReasoningText] = []
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
@@ -45,6 +59,9 @@ class FunctionCall(msgspec.Struct, tag_field="type", tag="function_call"):
     name: str
     arguments: str = ""
     status: ItemStatus = "in_progress"
+
+
+Item = Reasoning | OutputMessage | FunctionCall
 
 
 class InputDetails(msgspec.Struct):
@@ -83,7 +100,7 @@ class ResponseObject(msgspec.Struct):
     completed_at: int | None = None
     error: ResponseError | None = None
     incomplete_details: Incomplete | None = None
-    output: list[OutputMessage | FunctionCall] = []
+    output: list[Item] = []
     usage: ResponseUsage | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -124,8 +141,7 @@ class ResponsesReply(ChatReply):
         self.id = f"resp_{secrets.token_hex(12)}"
         self._response = ResponseObject(self.id, self.created, self.model)
         self._number = 0
-        self._open: OutputMessage | FunctionCall | None = None
-        self._call = 0
+        self._open: Item | None = None
         self._pieces: list[str] = []
         self._scores: list[ChatTokenLogprob] = []
         self._finish: Finish = "stop"
@@ -158,14 +174,16 @@ class ResponsesReply(ChatReply):
     def events(self, index: int, delta: Delta) -> bytes:
         events = b"" if delta.progress is None else comment(delta.progress)
         self._finish = delta.finish or self._finish
+        if thought := getattr(delta, "reasoning", ""):
+            events += self._opened(Reasoning, "rs") + self._said("response.reasoning_text.delta", thought)
         if delta.text or delta.scores:
             events += self._text(delta)
-        calls: Sequence[CallPart] = getattr(delta, "tool_calls", None) or ()
+        calls: Sequence[Call] = getattr(delta, "calls", ())
         return events + b"".join(map(self._called, calls))
 
     def closing(self, usage: Usage) -> bytes:
         response, reason = self._response, _REASONS.get(self._finish)
-        events = b"" if self._open or response.output else self._begin(OutputMessage(f"msg_{secrets.token_hex(12)}"))
+        events = b"" if self._open or response.output else self._opened(OutputMessage, "msg")
         events += self._end("completed" if reason is None else "incomplete")
         given, made = usage.prompt_tokens, usage.completion_tokens
         cached = InputDetails(usage.prompt_tokens_details.cached_tokens)
@@ -184,27 +202,30 @@ class ResponsesReply(ChatReply):
         return events + self._event("response.failed", response=self._response)
 
     def _text(self, delta: Delta) -> bytes:
-        events = b""
-        if not isinstance(self._open, OutputMessage):
-            events += self._end("completed") + self._begin(OutputMessage(f"msg_{secrets.token_hex(12)}"))
+        events = self._opened(OutputMessage, "msg")
         scores = self._logprobs(delta.scores)
         found = [] if scores is None else scores.content
-        self._pieces.append(delta.text)
         self._scores += found
-        return events + self._part_event("response.output_text.delta", delta=delta.text, logprobs=found)
+        return events + self._said("response.output_text.delta", delta.text, logprobs=found)
 
-    def _called(self, part: CallPart) -> bytes:
-        events = b""
-        if not isinstance(self._open, FunctionCall) or part.index != self._call:
-            self._call, number = part.index, secrets.token_hex(12)
-            call = FunctionCall(f"fc_{number}", part.id or f"call_{number}", part.name or "")
-            events += self._end("completed") + self._begin(call)
-        if part.arguments:
-            self._pieces.append(part.arguments)
-            events += self._item_event("response.function_call_arguments.delta", delta=part.arguments)
-        return events
+    def _called(self, call: Call) -> bytes:
+        name, arguments = call.function.name, call.function.arguments
+        events = self._end("completed") + self._begin(FunctionCall(f"fc_{secrets.token_hex(12)}", call.id, name))
+        self._pieces.append(arguments)
+        events += self._item_event("response.function_call_arguments.delta", delta=arguments)
+        return events + self._end("completed")
 
-    def _begin(self, item: OutputMessage | FunctionCall) -> bytes:
+    def _opened(self, kind: type[Reasoning] | type[OutputMessage], prefix: str) -> bytes:
+        """The item under way is of this kind from now on."""
+        if isinstance(self._open, kind):
+            return b""
+        return self._end("completed") + self._begin(kind(f"{prefix}_{secrets.token_hex(12)}"))
+
+    def _said(self, kind: str, text: str, **more: Any) -> bytes:
+        self._pieces.append(text)
+        return self._part_event(kind, delta=text, **more)
+
+    def _begin(self, item: Item) -> bytes:
         self._open = item
         events = self._item_event("response.output_item.added", item=item)
         if isinstance(item, OutputMessage):
@@ -222,6 +243,9 @@ class ResponsesReply(ChatReply):
             item.content = [part]
             events = self._part_event("response.output_text.done", text=text, logprobs=self._scores)
             events += self._part_event("response.content_part.done", part=part)
+        elif isinstance(item, Reasoning):
+            item.content = [ReasoningText(text)]
+            events = self._part_event("response.reasoning_text.done", text=text)
         else:
             item.arguments = text
             events = self._item_event("response.function_call_arguments.done", arguments=text, name=item.name)
