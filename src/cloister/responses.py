@@ -78,10 +78,11 @@ def responses_fields(chat: Fields) -> Fields:
 
 def renamed(error: Error) -> Error:
     """A chat's refusal in the words of this path. Its number of a message would not be the item's."""
-    if isinstance(error, InvalidRequest) and error.param in _BACK:
-        name = _BACK[error.param]
-        error.message = re.sub(rf"^{error.param}(\[\d+\])?:", f"{name}:", error.message)
-        error.param = name
+    name = _BACK.get(error.param or "") if isinstance(error, InvalidRequest) else None
+    if isinstance(error, InvalidRequest) and name is not None:
+        said = re.sub(rf"^{error.param}(\[\d+\])?:", f"{name}:", error.message)
+        if said != error.message:
+            error.message, error.param = said, name
     return error
 
 

@@ -276,10 +276,11 @@ def test_a_call_without_words_is_the_only_item() -> None:
 
 def test_where_other_streams_have_news_the_shown_one_has_an_event() -> None:
     one = reply()
-    text = one.opening(0) + one.quiet(0) + one.events(0, Delta("a", None, "stop")) + one.quiet(0) + one.closing(USAGE)
-    events = events_of(text.decode())
-    assert [event["delta"] for event in events if event["type"].endswith("delta")] == ["", "a", ""]
-    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "a"
+    thought, word = said(reasoning="Hm."), Delta("a", None, "stop")
+    pieces = [one.opening(0), one.quiet(0), one.events(0, thought), one.quiet(0), one.events(0, word), one.quiet(0)]
+    events = events_of(b"".join((*pieces, one.closing(USAGE))).decode())
+    assert all(pieces) and [event["delta"] for event in events if event["type"].endswith("delta")] == ["Hm.", "a", ""]
+    assert [item["content"][0]["text"] for item in events[-1]["response"]["output"]] == ["Hm.", "a"]
 
 
 @pytest.fixture

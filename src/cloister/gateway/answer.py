@@ -135,7 +135,7 @@ class Reply(ABC):
         return self.event(index, self.first, b"null", b"null") if self.first else b""
 
     def describe(self, body: Body, params: SamplingParams) -> None:
-        """What a reply says of the request it answers."""
+        """Take the settings of the request that are shown with its answer."""
 
     def closing(self, usage: Usage) -> bytes:
         return self.usage_event(usage) + DONE if self.include_usage else DONE

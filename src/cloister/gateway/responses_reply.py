@@ -1,4 +1,4 @@
-"""The answers of /v1/responses. They repeat nothing of what was asked: no instructions, tools, schema or metadata."""
+"""The answers of /v1/responses. They do not repeat the request's instructions, tools, schema or metadata."""
 
 import secrets
 import time
@@ -169,7 +169,7 @@ class ResponsesReply(ChatReply):
         return b"".join(self._event(kind, response=self._response) for kind in kinds)
 
     def quiet(self, index: int) -> bytes:
-        return self._text(Delta("", None, None))
+        return self._text(Delta("", None, None)) if isinstance(self._open, OutputMessage) else b": \n\n"
 
     def events(self, index: int, delta: Delta) -> bytes:
         events = b"" if delta.progress is None else comment(delta.progress)
