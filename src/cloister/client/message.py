@@ -139,22 +139,6 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     return Split(msgspec.json.encode(kept), prompts, winnower)
 
 
-def _split_response(fields: _Fields, levels: list[str], headers: Headers, secrets: IndexSecrets) -> Split:
-    """What a chat would seal is sealed, as it would be; the rest keeps its names here."""
-    if obfuscates(levels):
-        message = "input: At this level the client picks the real answer, and it does so in chats alone."
-        raise InvalidRequest(message, param="input", hint=f"Use {CHAT}, or another level.")
-    try:
-        chat = msgspec.json.encode(responses.chat_fields(fields))
-        split = split_prompts("POST", CHAT, headers, chat, secrets)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest("The body is not a JSON object.") from None
-    except InvalidRequest as refused:
-        raise responses.renamed(refused) from None
-    rest = responses.responses_fields(msgspec.json.decode(split.body, type=_Fields))
-    return split._replace(body=msgspec.json.encode(rest))
-
-
 def is_obfuscated(headers: Headers, body: bytes) -> bool:
     """Whether the node is asked to hide the prompt among made-up ones. A body that does not decode is not sent."""
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
@@ -192,6 +176,22 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
     if not each or bytes(each[0])[:1] in b"-0123456789":
         return (value,)
     return tuple(bytes(one) for one in each)
+
+
+def _split_response(fields: _Fields, levels: list[str], headers: Headers, secrets: IndexSecrets) -> Split:
+    """What a chat would seal is sealed, as it would be; the rest keeps its names here."""
+    if obfuscates(levels):
+        message = "input: At this level the client picks the real answer, and it does so in chats alone."
+        raise InvalidRequest(message, param="input", hint=f"Use {CHAT}, or another level.")
+    try:
+        chat = msgspec.json.encode(responses.chat_fields(fields))
+        split = split_prompts("POST", CHAT, headers, chat, secrets)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest("The body is not a JSON object.") from None
+    except InvalidRequest as refused:
+        raise responses.renamed(refused) from None
+    rest = responses.responses_fields(msgspec.json.decode(split.body, type=_Fields))
+    return split._replace(body=msgspec.json.encode(rest))
 
 
 LAST_EVENT = b"data: [DONE]\n\n"  # readers stop here: it is held until the answer is whole
