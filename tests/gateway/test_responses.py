@@ -107,6 +107,25 @@ async def test_an_answer_is_the_chats_whole_and_streamed(http: httpx.AsyncClient
     assert params[0] == params[1] == params[2] and len({type(one.job) for one in backend.submitted}) == 1
 
 
+RESOURCE = {
+    *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "previous_response_id"),
+    *("instructions", "output", "error", "tools", "tool_choice", "truncation", "parallel_tool_calls", "text", "top_p"),
+    *("presence_penalty", "frequency_penalty", "top_logprobs", "temperature", "reasoning", "usage"),
+    *("max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata", "safety_identifier"),
+    "prompt_cache_key",
+}
+"""What Open Responses requires of a ResponseResource."""
+
+
+async def test_an_answer_has_every_field_of_open_responses(http: httpx.AsyncClient) -> None:
+    whole = await ask(http)
+    assert whole.keys() == RESOURCE
+    assert whole["text"] == {"format": {"type": "text"}} and type(whole["created_at"]) is int
+    assert whole["output"][0].keys() == {"type", "id", "status", "role", "content"}
+    first = (await stream(http))[0]
+    assert first["response"].keys() == RESOURCE and first["response"]["status"] == "in_progress"
+
+
 async def test_an_answer_says_how_it_was_made_and_nothing_of_what_was_asked(http: httpx.AsyncClient) -> None:
     whole = await ask(
         http, instructions="canary", input="canary", metadata={"canary": "canary"}, user="canary",

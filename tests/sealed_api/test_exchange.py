@@ -147,6 +147,8 @@ async def test_a_response_that_a_client_sealed_is_answered_as_one(
     assert answer.head.status == 200 and backend.named == [(SealedPrompt(1, 0, "messages"), "partitioned")]
     data = [line for line in answer.body.split(b"\n") if line.startswith(b"data: {")]
     response = json.loads(data[-1][6:])["response"] if stream else json.loads(answer.body)
+    last = answer.frames[-2].data
+    assert not stream or (b"event: response.incomplete" in last and last.endswith(b"[DONE]\n\n")), "a client holds both"
     [item] = response["output"]
     assert item["content"][0]["text"] == "Hello" and len(item["content"][0]["logprobs"]) == 5
     assert (response["status"], response["max_output_tokens"]) == ("incomplete", 5)

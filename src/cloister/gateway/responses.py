@@ -43,8 +43,8 @@ async def create_response(request: Request, call: Call) -> Response:
     return await answer_to(request, call, ENDPOINT, chat_body(await read_body(request, api_of(request).settings)))
 
 
-@router.get(PATH + "/{response_id:path}", responses=errors(400, 401, 404, 503))
-@router.delete(PATH + "/{response_id:path}", responses=errors(400, 401, 404, 503))
+@router.get(PATH + "/{response_id}", responses=errors(400, 401, 404, 503))
+@router.delete(PATH + "/{response_id}", responses=errors(400, 401, 404, 503))
 async def find_response(response_id: str, call: Call) -> Response:
     """No answer is stored, so none is found."""
     raise ResponseNotFound("This server stores no answers.", hint="An answer comes to the request that asks for it.")
