@@ -1,16 +1,15 @@
 """A body of POST /v1/responses (OpenAI's Responses, Open Responses) as the body of the chat it asks for, and back.
 Gateway and client share this: no text is read here that a chat would not hold. Nothing is stored on either side."""
 
+import json
 import re
 from typing import Any, TypeVar, cast
-
-import msgspec
 
 from cloister.errors import InvalidRequest
 from cloister.request_fields import refuse_repeated_names
 
 PATH = "/v1/responses"
-Fields = dict[str, msgspec.Raw]
+Fields = dict[str, Any]
 Error = TypeVar("Error", bound=Exception)
 
 _NAMES = {"input": "messages", "max_output_tokens": "max_completion_tokens", "text": "response_format"}
@@ -35,10 +34,22 @@ _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal"
 def chat_body(raw: bytes) -> bytes:
     """InvalidRequest where the fields of the body ask for what no chat does. The chat's own checks come after."""
     refuse_repeated_names(raw)
+    return json.dumps(chat_fields(read_fields(raw))).encode()
+
+
+def read_fields(raw: bytes) -> Fields:
+    """Read by Python's own parser: msgspec's keeps short names of fields, which may be the user's words."""
     try:
-        return msgspec.json.encode(chat_fields(msgspec.json.decode(raw, type=Fields)))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest("The body is not a JSON object.") from None
+        fields = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise InvalidRequest("The body is not a JSON object.")
+    return fields
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError("JSON has neither NaN nor Infinity")
 
 
 def chat_fields(given: Fields) -> Fields:
@@ -49,7 +60,7 @@ def chat_fields(given: Fields) -> Fields:
         raise InvalidRequest(f"The field {name!r} is not one of {PATH}.", param=name, hint=hint)
     for name in _ASKS_NOTHING.keys() & fields:
         accepted, why = _ASKS_NOTHING[name]
-        if _read(fields.pop(name)) not in accepted:
+        if fields.pop(name) not in accepted:
             raise InvalidRequest(f"{name}: This is not supported.", param=name, hint=why)
     for name in _DROPPED:
         fields.pop(name, None)
@@ -57,12 +68,12 @@ def chat_fields(given: Fields) -> Fields:
     _add_text(fields, chat)
     _add_tools(fields, chat)
     if effort := _object(fields, "reasoning").get("effort"):
-        chat["reasoning_effort"] = _write(effort)
-    if _LOGPROBS in _list(fields, "include") or _read(fields.get("top_logprobs", msgspec.Raw(b"0"))):
-        chat["logprobs"] = _write(True)
-    messages = _messages(fields.pop("input", None), _read(fields.pop("instructions", msgspec.Raw(b"null"))))
-    if messages is not None:
-        chat["messages"] = messages
+        chat["reasoning_effort"] = effort
+    if _LOGPROBS in _list(fields, "include") or fields.get("top_logprobs"):
+        chat["logprobs"] = True
+    if "input" in fields or fields.get("instructions") is not None:
+        chat["messages"] = _messages(fields.pop("input", []), fields.get("instructions"))
+    fields.pop("instructions", None)
     if "max_output_tokens" in fields:
         chat["max_completion_tokens"] = fields.pop("max_output_tokens")
     return fields | chat
@@ -72,7 +83,7 @@ def responses_fields(chat: Fields) -> Fields:
     """The fields of a chat whose prompt is sealed, as this path takes them; `chat_fields` gives them back."""
     fields = {_BACK.get(name, name): value for name, value in chat.items()}
     if "text" in fields:
-        fields["text"] = _write({"format": fields["text"]})
+        fields["text"] = {"format": fields["text"]}
     return fields
 
 
@@ -86,21 +97,19 @@ def renamed(error: Error) -> Error:
     return error
 
 
-def _messages(given: msgspec.Raw | None, instructions: Any) -> msgspec.Raw | None:
-    if given is not None and bytes(given)[:1] == b"{":
+def _messages(items: Any, instructions: Any) -> Any:
+    if isinstance(items, dict):
         if instructions is not None:
             raise InvalidRequest("instructions: In a sealed request these are sealed.", param="instructions")
-        return given
+        return items
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
-    if given is not None:
-        items = _read(given)
-        if not isinstance(items, str | list):
-            raise InvalidRequest("input: This must be a string or a list of items.", param="input")
-        for number, item in enumerate([{"role": "user", "content": items}] if isinstance(items, str) else items):
-            _add_item(number, item, messages)
-    return _write(messages) if messages or given is not None else None
+    if not isinstance(items, str | list):
+        raise InvalidRequest("input: This must be a string or a list of items.", param="input")
+    for number, item in enumerate([{"role": "user", "content": items}] if isinstance(items, str) else items):
+        _add_item(number, item, messages)
+    return messages
 
 
 def _add_item(number: int, item: Any, messages: list[dict[str, Any]]) -> None:
@@ -140,30 +149,28 @@ def _add_text(fields: Fields, chat: Fields) -> None:
     if text.keys() - {"format", "verbosity"}:
         raise InvalidRequest("text: It may have 'format' and 'verbosity'.", param="text")
     if text.get("verbosity") is not None:
-        chat["verbosity"] = _write(text["verbosity"])
+        chat["verbosity"] = text["verbosity"]
     if (form := text.get("format")) is None:
         return
     if isinstance(form, dict) and form.get("type") == "json_schema" and "json_schema" not in form:
         form = {"type": "json_schema", "json_schema": {name: form[name] for name in form if name != "type"}}
-    chat["response_format"] = _write(form)
+    chat["response_format"] = form
 
 
 def _add_tools(fields: Fields, chat: Fields) -> None:
     """Of `allowed_tools` only those allowed go on."""
-    tools = _read(fields["tools"]) if "tools" in fields else None
-    choice = _read(fields["tool_choice"]) if "tool_choice" in fields else None
+    tools, choice = fields.get("tools"), fields.get("tool_choice")
     if isinstance(tools, list):
         if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
             named = choice.get("tools")
             allowed = [each.get("name") for each in named if isinstance(each, dict)] if isinstance(named, list) else []
             tools = [each for each in tools if isinstance(each, dict) and each.get("name") in allowed]
             choice = choice.get("mode")
-        fields.pop("tools")
-        chat["tools"] = _write([_nested(each, "tools") for each in tools])
+        chat["tools"] = [_nested(each, "tools") for each in tools]
     if isinstance(choice, dict) and "function" not in choice:
         choice = _nested(choice, "tool_choice")
-    if fields.pop("tool_choice", None) is not None:
-        chat["tool_choice"] = _write(choice)
+    if "tool_choice" in fields:
+        chat["tool_choice"] = choice
 
 
 def _nested(function: Any, param: str) -> dict[str, Any]:
@@ -181,15 +188,7 @@ def _list(fields: Fields, name: str) -> list[Any]:
 
 
 def _of_kind(fields: Fields, name: str, kind: type[Any], said: str) -> Any:
-    given = _read(fields.pop(name)) if name in fields else None
+    given = fields.pop(name, None)
     if given is not None and not isinstance(given, kind):
         raise InvalidRequest(f"{name}: This must be {said}.", param=name)
     return given or kind()
-
-
-def _read(value: msgspec.Raw) -> Any:
-    return msgspec.json.decode(value)
-
-
-def _write(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))

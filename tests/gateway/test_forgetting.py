@@ -99,7 +99,7 @@ def saying(path: str, text: str, **fields: Any) -> dict[str, Any]:
     if path == COMPLETIONS:
         return completion_body(prompt=[text, text], **fields)
     if path == RESPONSES:
-        parts = [{"role": "user", "content": [{"type": "input_text", "text": text}]}]
+        parts = [{"role": "user", text[:23]: 1, "content": [{"type": "input_text", "text": text}]}]
         return {"model": MODEL, "input": parts, "instructions": text[:40], "temperature": 0, **fields}
     return chat_body(messages=[{"role": "user", "content": text}], **fields)
 
@@ -207,7 +207,9 @@ def test_nothing_is_left_of_what_was_refused(forgetful: Gateway, level: str) -> 
         (CHAT, saying(CHAT, secret * 100)),
         (RESPONSES, saying(RESPONSES, secret, previous_response_id=secret)),
         (RESPONSES, {**saying(RESPONSES, secret), "input": [{"role": "user", "content": secret}, {"id": secret}]}),
-        (RESPONSES, saying(RESPONSES, secret, tools=[{"type": secret}])),
+        (RESPONSES, saying(RESPONSES, secret, tools=[{"type": secret, secret: {secret: secret}}])),
+        (RESPONSES, {**saying(RESPONSES, secret), "text": {secret: secret}}),
+        (RESPONSES, {**saying(RESPONSES, secret), secret: secret}),
     ]
     with httpx.Client(base_url=forgetful.url, headers=KEY) as client:
         for path, body in bodies:

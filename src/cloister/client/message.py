@@ -1,6 +1,7 @@
 """One HTTP request as a sealed message, whole only with its authenticated end. A refusal in the clear may be forged:
 only its status and a known code are passed on."""
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
@@ -123,7 +124,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     if len(set(levels)) == 1 and levels[0] in get_args(ReadLevel):  # a contradiction is not for reading
         return Split(body)
     if field == "input":
-        return _split_response(fields, levels, headers, secrets)
+        return _split_response(body, levels, headers, secrets)
     given = fields.pop(field, None)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
@@ -178,20 +179,17 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
     return tuple(bytes(one) for one in each)
 
 
-def _split_response(fields: _Fields, levels: list[str], headers: Headers, secrets: IndexSecrets) -> Split:
+def _split_response(body: bytes, levels: list[str], headers: Headers, secrets: IndexSecrets) -> Split:
     """What a chat would seal is sealed, as it would be; the rest keeps its names here."""
     if obfuscates(levels):
         message = "input: At this level the client picks the real answer, and it does so in chats alone."
         raise InvalidRequest(message, param="input", hint=f"Use {CHAT}, or another level.")
     try:
-        chat = msgspec.json.encode(responses.chat_fields(fields))
-        split = split_prompts("POST", CHAT, headers, chat, secrets)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest("The body is not a JSON object.") from None
+        split = split_prompts("POST", CHAT, headers, responses.chat_body(body), secrets)
     except InvalidRequest as refused:
         raise responses.renamed(refused) from None
-    rest = responses.responses_fields(msgspec.json.decode(split.body, type=_Fields))
-    return split._replace(body=msgspec.json.encode(rest))
+    rest = responses.responses_fields(responses.read_fields(split.body))
+    return split._replace(body=json.dumps(rest).encode())
 
 
 LAST_EVENT = b"data: [DONE]\n\n"  # readers stop here: it is held until the answer is whole
