@@ -13,7 +13,8 @@ from cloister.client.winnow import IndexSecrets
 from cloister.errors import InvalidRequest
 from cloister.request_fields import SAY_NOTHING
 
-CHAT, PLAIN, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
+EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
 
 SECRETS = IndexSecrets()
 
@@ -94,6 +95,36 @@ def test_a_field_that_is_given_twice_is_refused(body: bytes, name: str) -> None:
     assert refused.value.param == name and "secret" not in str(refused.value)
 
 
+def test_a_response_is_sealed_as_the_chat_it_asks_for_and_the_rest_keeps_its_names() -> None:
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "secret"}]}]
+    given = {"model": "m", "input": items, "instructions": "secret too", "max_output_tokens": 5, "stream": True}
+    given |= {"metadata": {"a": "secret"}, "reasoning": {"effort": "low"}, "store": False, "text": {"verbosity": "low"}}
+    body, prompts = split(RESPONSES, given, ("X-Cloister-Protection", "isolated"))
+    said = {"role": "user", "content": [{"type": "text", "text": "secret"}]}
+    assert prompts == [[{"role": "system", "content": "secret too"}, said]]
+    assert body == {"model": "m", "input": {"sealed": 1}, "max_output_tokens": 5, "stream": True}
+    assert split(RESPONSES, {**given, "protection": "open"}) == ({**given, "protection": "open"}, [])
+    assert split(RESPONSES, {"model": "m"}) == ({"model": "m"}, [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"protection": "obfuscated"}, "input"),  # the client picks the real answer out of a chat's choices
+        ({"previous_response_id": "secret"}, "previous_response_id"),
+        ({"input": [{"type": "item_reference", "id": "secret"}]}, "input"),
+        ({"inputs": "secret"}, "inputs"),
+        ({"messages": ["secret"]}, "messages"),
+        ({"tools": [{"type": "secret"}]}, "tools"),
+        ({"protecton": "open"}, "protecton"),
+    ],
+)
+def test_a_response_that_cannot_be_sealed_is_refused_in_its_own_words(fields: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        split(RESPONSES, {"model": "m", "input": "secret", **fields})
+    assert refused.value.param == param and "secret" not in str(refused.value)
+
+
 def test_requests_without_a_body_are_left_as_they_are() -> None:
     assert split_prompts("GET", CHAT, (), b"", SECRETS) == (b"", (), None)
     assert split_prompts("DELETE", "/v1/sessions/mine", (), b"", SECRETS) == (b"", (), None)
@@ -103,7 +134,7 @@ def test_requests_without_a_body_are_left_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v1/responses"),
+        ("POST", "/v1/responses/input_tokens"),
         ("POST", "/v1/embeddings/batch"),
         ("POST", "/v1/chat%2Fcompletions"),
         ("POST", "/v1/%63hat/completions"),

@@ -20,6 +20,7 @@ from tests.backend.test_grid import StillLoop
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body
 
 BEAT = 0.25
+RESPONSES = "/v1/responses"
 Seen = list[tuple[float, int]]
 
 
@@ -38,13 +39,14 @@ class Rhythm(FakeBackend):
             yield Tokens(1, tuple(text.encode()), finish="length" if number == len(self.pieces) else None)
 
 
-def observed(beat_ms: int, *pieces: tuple[float, str]) -> tuple[Seen, bytes]:
+def observed(beat_ms: int, *pieces: tuple[float, str], path: str = "/v1/chat/completions") -> tuple[Seen, bytes]:
     """When events left and how large they were, and all they said."""
-    body = json.dumps(chat_body(stream=True)).encode()
+    asked = {"model": MODEL, "input": "Hi"} if path == RESPONSES else chat_body()
+    body = json.dumps({**asked, "stream": True}).encode()
     names = [(b"content-type", b"application/json"), (b"authorization", KEY["Authorization"].encode())]
     scope = {
         **{"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "root_path": ""},
-        **{"path": "/v1/chat/completions", "raw_path": b"", "query_string": b"", "client": ("127.0.0.1", 5)},
+        **{"path": path, "raw_path": b"", "query_string": b"", "client": ("127.0.0.1", 5)},
         **{"headers": [*names, (b"host", b"localhost"), (b"content-length", str(len(body)).encode())]},
     }
 
@@ -89,6 +91,17 @@ def test_streams_that_take_as_many_beats_look_the_same() -> None:
     assert uneven == steady[1:], "the first token came in the second beat; from then on nothing differs"
     assert words(one) == "abc " * 60 and words(other) == "".join(text for _, text in UNEVEN)
     assert one.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("last", ["c", "fail"])
+def test_an_end_that_says_the_text_again_shows_no_length_of_it(last: str) -> None:
+    (short, one), (long, other) = (
+        observed(250, (0.1, "a"), (0.5, text), (0.5, last), path=RESPONSES) for text in ("b", "a longer one " * 8)
+    )
+    assert short == long and len({size for _, size in short[1:-1]}) == 1, "a size says the number of beats alone"
+    assert all(size % EVENT_BYTES == 0 for _, size in short) and short[-1][1] > short[0][1]
+    assert b"a longer one" in other and all((b"response.failed" in said) is (last == "fail") for said in (one, other))
+    assert one.endswith(b"data: [DONE]\n\n") is (last == "c")
 
 
 def test_without_a_beat_rhythm_and_sizes_show() -> None:

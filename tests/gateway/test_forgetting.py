@@ -29,6 +29,7 @@ from tests.gateway.fakes import KEY, MODEL, FakeBackend, chat_body, completion_b
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
+RESPONSES = "/v1/responses"
 PROGRAM = """
 import asyncio, sys
 from cloister.config import GatewaySettings
@@ -98,7 +99,14 @@ def forgetful() -> Iterator[Gateway]:
 def saying(path: str, text: str, **fields: Any) -> dict[str, Any]:
     if path == COMPLETIONS:
         return completion_body(prompt=[text, text], **fields)
+    if path == RESPONSES:
+        parts = [{"role": "user", text[:23]: 1, "content": [{"type": "input_text", "text": text}]}]
+        return {"model": MODEL, "input": parts, "instructions": text[:40], "temperature": 0, **fields}
     return chat_body(messages=[{"role": "user", "content": text}], **fields)
+
+
+def limit_of(path: str) -> str:
+    return "max_output_tokens" if path == RESPONSES else "max_tokens"
 
 
 def held_while_decoding(running: Gateway, path: str, body: dict[str, Any], secret: str) -> int:
@@ -111,7 +119,7 @@ def held_while_decoding(running: Gateway, path: str, body: dict[str, Any], secre
                 next(lines)
                 found = running.holds(secret)
         else:
-            asking = threading.Thread(target=lambda: client.post(path, json={**body, "max_tokens": 40}))
+            asking = threading.Thread(target=lambda: client.post(path, json={**body, limit_of(path): 40}))
             asking.start()
             with httpx.Client(base_url=running.url) as other:
                 running.until_running(other)
@@ -122,7 +130,7 @@ def held_while_decoding(running: Gateway, path: str, body: dict[str, Any], secre
 
 
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("filling", ["", " and so on" * 100])
 def test_no_prompt_is_left_while_its_answer_comes(
@@ -152,7 +160,7 @@ def test_no_input_is_left_while_its_embedding_is_made(forgetful: Gateway, level:
     assert found == forgetful.holds(secret) == 0
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, EMBEDDINGS])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES])
 def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway, path: str) -> None:
     """The JSON parser takes strings in pieces of 16 bytes, and leaves on the stack the one in which a string ends."""
     left = 0
@@ -160,7 +168,7 @@ def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway,
         for shift in range(16):
             secret = f"canary-{'x' * shift}{secrets.token_hex(16)}"
             one = {"prompt": secret} if path == COMPLETIONS else {}
-            body = {**saying(path, secret, protection="partitioned", max_tokens=1), **one}
+            body = {**saying(path, secret, protection="partitioned", **{limit_of(path): 1}), **one}
             if path == EMBEDDINGS:
                 body = {"model": MODEL, "input": secret, "protection": "partitioned"}
             assert client.post(path, json=body).status_code == 200
@@ -215,6 +223,11 @@ def test_nothing_is_left_of_what_was_refused(forgetful: Gateway, level: str) -> 
         (CHAT, {**saying(CHAT, secret, stream=True, n=3), "messages": tagged}),
         (COMPLETIONS, {**saying(COMPLETIONS, secret), "prompt": {"text": f"<confidential>{secret}", "public": True}}),
         (CHAT, saying(CHAT, secret * 100)),
+        (RESPONSES, saying(RESPONSES, secret, previous_response_id=secret)),
+        (RESPONSES, {**saying(RESPONSES, secret), "input": [{"role": "user", "content": secret}, {"id": secret}]}),
+        (RESPONSES, saying(RESPONSES, secret, tools=[{"type": secret, secret: {secret: secret}}])),
+        (RESPONSES, {**saying(RESPONSES, secret), "text": {secret: secret}}),
+        (RESPONSES, {**saying(RESPONSES, secret), secret: secret}),
     ]
     with httpx.Client(base_url=forgetful.url, headers=KEY) as client:
         for path, body in bodies:

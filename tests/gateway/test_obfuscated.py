@@ -26,6 +26,7 @@ from cloister.vault.reading import read_prompt
 from tests.gateway.fakes import END, KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream
 
 CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 ANSWERS = ["Ghent is fine.", "Paris? Yes.", "No.", "Delft is where the tiles come from."]
 
 
@@ -98,6 +99,19 @@ async def test_the_answer_is_the_real_one_and_looks_like_any_other(http: httpx.A
     assert backend.job.obfuscation == ObfuscationParams(auto_redact=True)
 
 
+async def test_of_a_response_too_the_real_answer_is_shown(http: httpx.AsyncClient, backend: Streams) -> None:
+    given = body()
+    given["input"] = given.pop("messages")
+    whole = (await http.post(RESPONSES, json=given)).json()
+    streamed = (await http.post(RESPONSES, json={**given, "stream": True})).text
+    events = [json.loads(line[6:]) for line in streamed.split("\n") if line.startswith("data: {")]
+    last = events[-1]["response"]
+    for answer in (whole, last):
+        assert [item["content"][0]["text"] for item in answer["output"]] == [ANSWERS[0]]
+        assert answer["usage"]["output_tokens"] == len(ANSWERS[0]) + 1
+    assert sum(event["type"].endswith("delta") for event in events) > len(ANSWERS[0]), "events go on to the last's end"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_says_whether_its_substitutes_will_be_used_again(http: httpx.AsyncClient, stream: bool) -> None:
     for session, said in (({}, "fresh"), ({"session": "mine"}, "kept")):
@@ -160,6 +174,8 @@ async def test_of_a_sealed_request_all_streams_go_out_and_end_at_once(backend: S
         whole = (await http.post(CHAT, json=body(messages={"sealed": 1}))).json()
         streamed = await http.post(CHAT, json=body(messages={"sealed": 1}, stream=True))
         given = await http.post(CHAT, json=body(messages={"sealed": 1}, obfuscation={"substitutes": [["Bo"]]}))
+        refused = {name: value for name, value in body(input={"sealed": 1}).items() if name != "messages"}
+        assert (await http.post(RESPONSES, json=refused)).status_code == 400, "a response shows one answer"
     assert [choice["message"]["content"] for choice in whole["choices"]] == ANSWERS
     assert streamed.headers["x-cloister-sequences"] == "4" and isinstance(backend.job.prompt, SealedPrompt)
     events = [json.loads(line[6:])["choices"][0] for line in streamed.text.split("\n\n") if line.startswith("data: {")]

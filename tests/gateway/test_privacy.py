@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,22 @@ from cloister.errors import ServiceUnavailable
 from tests.gateway.fakes import KEY, MODEL, FakeBackend, chat_body, completion_body
 
 CANARY = "canary-7f3a-of-the-user"
+
+
+FIELDS: list[dict[str, Any]] = [
+    {},
+    {"stream": True, "instructions": CANARY},
+    {"input": [{"type": CANARY}]},
+    {"input": [{"role": "user", "content": [{"type": CANARY}]}]},
+    {"input": [{"role": "user", "content": f"<confidential>{CANARY}", "public": True}]},
+    {"input": [{"type": "function_call_output", "call_id": CANARY, "output": CANARY}]},
+    {"tools": [{"type": "function", "name": CANARY, "parameters": {CANARY: CANARY}}]},
+    {"tools": [{"type": CANARY}], "tool_choice": {"type": CANARY}},
+    {"text": {CANARY: CANARY}},
+    {"text": {"format": {"type": "json_schema", "name": CANARY, "schema": {CANARY: CANARY}}}},
+    {"previous_response_id": CANARY},
+    {"include": [CANARY], "reasoning": {CANARY: CANARY}, "metadata": {CANARY: CANARY}},
+]
 
 
 def requests() -> list[bytes]:
@@ -39,6 +56,7 @@ def requests() -> list[bytes]:
         chat_body(stream_options={CANARY: CANARY, "include_usage": CANARY}),
         chat_body(messages=[{"role": "user", "content": CANARY * 500}]),
         {CANARY: CANARY},
+        *({"model": MODEL, "input": CANARY, **fields} for fields in FIELDS),
     ]
     raw = [json.dumps(body).encode() for body in bodies]
     broken = raw[0][: raw[0].index(CANARY.encode()) + 10]
@@ -55,7 +73,7 @@ def test_logs_errors_and_metrics_never_quote_the_user(
     # httpx in this process logs request lines too: paths hold no canary, and what the client logs is not the server's.
     with httpx.Client(base_url=url) as client:
         for raw in requests():
-            for path in ("/v1/chat/completions", "/v1/completions"):
+            for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
                 response = client.post(path, content=raw, headers=headers)
                 statuses.add(response.status_code)
                 if response.status_code != 200:

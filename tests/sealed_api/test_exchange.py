@@ -12,6 +12,8 @@ import pytest
 from cloister.channel.envelope import InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
+from cloister.client.message import split_prompts
+from cloister.client.winnow import IndexSecrets
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
@@ -23,7 +25,7 @@ from cloister.messages.prompts import SealedPrompt
 from cloister.sealed_api.exchange import WINDOW_BYTES, Exchanges, now_ms
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream, chat_body, completion_body
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HEADERS = (("Authorization", KEY["Authorization"]), ("Content-Type", "application/json"))
 PATIENCE_S = 120  # the machine may be busy
 
@@ -133,6 +135,25 @@ async def test_an_answer_is_head_data_and_end(room: Room, backend: VaultBackend)
     assert len(answer.sizes) == 1 and not room.exchanges._exchanges
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_that_a_client_sealed_is_answered_as_one(
+    room: Room, backend: VaultBackend, stream: bool
+) -> None:
+    given = {"model": MODEL, "input": "secret", "instructions": "secret", "max_output_tokens": 5, "temperature": 0}
+    raw = json.dumps({**given, "stream": stream, "include": ["message.output_text.logprobs"]}).encode()
+    inner, prompts, _ = split_prompts("POST", RESPONSES, (), raw, IndexSecrets())
+    assert b"secret" not in inner and len(prompts) == 1
+    answer = await room.ask("POST", RESPONSES, inner, prompts=1)
+    assert answer.head.status == 200 and backend.named == [(SealedPrompt(1, 0, "messages"), "partitioned")]
+    data = [line for line in answer.body.split(b"\n") if line.startswith(b"data: {")]
+    response = json.loads(data[-1][6:])["response"] if stream else json.loads(answer.body)
+    last = answer.frames[-2].data
+    assert not stream or (b"event: response.incomplete" in last and last.endswith(b"[DONE]\n\n")), "a client holds both"
+    [item] = response["output"]
+    assert item["content"][0]["text"] == "Hello" and len(item["content"][0]["logprobs"]) == 5
+    assert (response["status"], response["max_output_tokens"]) == ("incomplete", 5)
+
+
 async def test_each_prompt_of_a_completion_is_named(room: Room, backend: VaultBackend) -> None:
     body = completion_body(prompt={"sealed": 3}, protection="isolated", n=2)
     answer = await room.ask("POST", COMPLETIONS, body, prompts=3)
@@ -185,6 +206,10 @@ async def test_what_several_answers_say_in_one_turn_goes_as_one_frame(room: Room
         # A prompt in the open where it must be sealed, and the other way about.
         ("POST", CHAT, chat_body(), 0, 400, "invalid_request"),
         ("POST", COMPLETIONS, completion_body(protection="isolated"), 0, 400, "invalid_request"),
+        ("POST", RESPONSES, {"model": MODEL, "input": "a"}, 0, 400, "invalid_request"),
+        ("POST", RESPONSES, {"model": MODEL, "input": {"sealed": 1}}, 0, 400, "invalid_request"),
+        ("POST", RESPONSES, {"model": MODEL, "input": "a", "protection": "open"}, 0, 200, None),
+        ("GET", f"{RESPONSES}/resp_1", None, 0, 404, "not_found"),
         ("POST", CHAT, chat_body(messages={"sealed": 1}, protection="open"), 1, 400, "invalid_request"),
         ("POST", CHAT, chat_body(protection="open"), 0, 200, None),
         ("POST", COMPLETIONS, completion_body(protection="open", echo=True), 0, 200, None),

@@ -72,10 +72,10 @@ class PlayedController(Peer):
         [child] = psutil.Process(self.keeper.pid).children()
         return child
 
-    def ask(self, number: int, body: Any, prompts: int = 1) -> StreamOpener:
+    def ask(self, number: int, body: Any, prompts: int = 1, path: str = CHAT) -> StreamOpener:
         enc, keys = address_to(self._node.public)
         valid = Validity.beginning(now_ms(), 0)
-        inner = InnerRequest("POST", CHAT, tuple(KEY.items()), json.dumps(body).encode(), valid)
+        inner = InnerRequest("POST", path, tuple(KEY.items()), json.dumps(body).encode(), valid)
         self.say(_serve(number, enc, self._node.accept(enc), seal_request(keys.request, enc, inner.encode()), prompts))
         return StreamOpener(keys.response, enc)
 
@@ -137,6 +137,15 @@ async def test_it_answers_at_every_level(controller: PlayedController) -> None:
             controller.say(Accepted(request_id, 7), Tokens(request_id, (40, 41), finish="length"))
         status, answer = await controller.answer(opener)
         assert status == 200 and json.loads(answer)["usage"]["prompt_tokens"] == 7
+
+
+async def test_it_answers_in_the_form_of_responses(controller: PlayedController) -> None:
+    given = {"model": "tiny", "input": {"sealed": 1}, "max_output_tokens": 8, "stream": True}
+    opener = controller.ask(1, given, path="/v1/responses")
+    asked = await controller.next_within(AskSealed)
+    controller.say(Accepted(asked.ask.request_id, 7), Tokens(asked.ask.request_id, (40, 41), finish="length"))
+    status, answer = await controller.answer(opener)
+    assert status == 200 and b"event: response.incomplete" in answer
 
 
 async def test_at_open_it_reads_long_prompts_too(controller: PlayedController) -> None:

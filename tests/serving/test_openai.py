@@ -90,6 +90,19 @@ def test_streamed_text_is_the_text(client: openai.OpenAI, model: str) -> None:
 
 
 @BY_CLIENTS
+@pytest.mark.parametrize("level", ["open", "partitioned", "isolated"])
+def test_a_response_says_what_the_chat_says(client: openai.OpenAI, model: str, level: str) -> None:
+    more = {"model": model, "temperature": 0, "extra_body": {"protection": level}}
+    chat = client.chat.completions.create(messages=QUESTION, max_tokens=24, **more).choices[0]
+    whole = client.responses.create(input=QUESTION, max_output_tokens=24, **more)
+    assert whole.output_text == chat.message.content
+    assert whole.status == ("completed" if chat.finish_reason == "stop" else "incomplete")
+    with client.responses.stream(input=QUESTION, max_output_tokens=24, **more) as events:
+        said = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(said) == whole.output_text and len(said) > 1
+
+
+@BY_CLIENTS
 def test_logprobs_rank_the_chosen_token_first_when_greedy(client: openai.OpenAI, model: str) -> None:
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3

@@ -1,12 +1,14 @@
 """One HTTP request as a sealed message, whole only with its authenticated end. A refusal in the clear may be forged:
 only its status and a known code are passed on."""
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
 
 import msgspec
 
+from cloister import responses
 from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
@@ -25,7 +27,8 @@ from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_re
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
-PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
+CHAT = "/v1/chat/completions"
+PROMPT_FIELDS = {CHAT: "messages", "/v1/completions": "prompt", "/v1/embeddings": "input", responses.PATH: "input"}
 PARAMETERS = frozenset(
     (
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
@@ -106,7 +109,8 @@ class Split(NamedTuple):
 
 def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets: IndexSecrets) -> Split:
     """Unknown fields are refused: they might hold a prompt's text. At a ReadLevel the body stays whole."""
-    field = PROMPT_FIELDS.get(path.partition("?")[0].rstrip("/")) if method == "POST" else None
+    path = path.partition("?")[0].rstrip("/")
+    field = PROMPT_FIELDS.get(path) if method == "POST" else None
     if field is None:
         if body:
             hint = f"Sealed are POST {' and '.join(PROMPT_FIELDS)}."
@@ -121,6 +125,8 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     levels = _levels(fields, headers)
     if len(set(levels)) == 1 and levels[0] in get_args(ReadLevel):  # a contradiction is not for reading
         return Split(body)
+    if path == responses.PATH:
+        return _split_response(body, levels, headers, secrets)
     given = fields.pop(field, None)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
@@ -173,6 +179,19 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
     if not each or bytes(each[0])[:1] in b"-0123456789":
         return (value,)
     return tuple(bytes(one) for one in each)
+
+
+def _split_response(body: bytes, levels: list[str], headers: Headers, secrets: IndexSecrets) -> Split:
+    """What a chat would seal is sealed, as it would be; the rest keeps its names here."""
+    if obfuscates(levels):
+        message = "input: At this level the client picks the real answer, and it does so in chats alone."
+        raise InvalidRequest(message, param="input", hint=f"Use {CHAT}, or another level.")
+    try:
+        split = split_prompts("POST", CHAT, headers, responses.chat_body(body), secrets)
+    except InvalidRequest as refused:
+        raise responses.renamed(refused) from None
+    rest = responses.responses_fields(responses.read_fields(split.body))
+    return split._replace(body=json.dumps(rest).encode())
 
 
 LAST_EVENT = b"data: [DONE]\n\n"  # readers stop here: it is held until the answer is whole

@@ -15,11 +15,14 @@ from cloister.errors import CloisterError, RequestTimeout
 from cloister.gateway.choice import Choice, Delta, Finish, ScoredToken
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
+from cloister.gateway.schema import Body
 from cloister.messages.generation import Progress
+from cloister.messages.types import SamplingParams
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import SEQUENCES_HEADER
 
 EVENT_BYTES = 1024  # what an answer makes in a beat fits, unless it has log-probabilities
+_END_BYTES = 4 * EVENT_BYTES  # of an end that repeats the text, without the text
 _COMMENT = b": \n\n"
 
 
@@ -28,7 +31,7 @@ class Beat:
 
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
-        self._number = 0
+        self._number = self._sent = 0
         self._begun = asyncio.get_running_loop().time()
 
     def __bool__(self) -> bool:
@@ -40,10 +43,22 @@ class Beat:
         self._number = max(self._number, int(passed / self.every_s)) + 1
         await asyncio.sleep(self._number * self.every_s - passed)
 
+    def sized(self, opening: bytes, events: bytes, *, last: bool) -> bytes:
+        """Padded so that sizes say no more than the number of beats; `last`: an end that says the whole text again."""
+        if not self:
+            return opening + events
+        # A long opening is padded by itself, so that the first words fit the beat's size beside it.
+        head = padded(opening) if len(opening) > EVENT_BYTES // 2 else b""
+        events = events if head else opening + events
+        self._sent += len(head)
+        rest = padded(events, self._sent + _END_BYTES if last else EVENT_BYTES)
+        self._sent += len(rest)
+        return head + rest
 
-def padded(events: bytes) -> bytes:
-    """With a comment line that readers of events skip (HTML standard, §9.2.6), up to a multiple of EVENT_BYTES."""
-    missing = -(len(events) + len(_COMMENT)) % EVENT_BYTES
+
+def padded(events: bytes, unit: int = EVENT_BYTES) -> bytes:
+    """With a comment line that readers of events skip (HTML standard, §9.2.6), up to a multiple of `unit`."""
+    missing = -(len(events) + len(_COMMENT)) % unit
     return b"".join((b": ", b"0" * missing, b"\n\n", events))
 
 
@@ -97,6 +112,8 @@ class Reply(ABC):
     chunk_object: str
     first: bytes  # what comes before a choice's first text
     nothing: bytes
+    one_choice = False  # whether it cannot show several
+    ends_repeat = False  # whether its end says the text again, and is as long as all before
 
     def __init__(self, model: str, created: int, tokenizer: Tokenizer, *, include_usage: bool) -> None:
         self.id = f"{self.id_prefix}-{secrets.token_hex(12)}"
@@ -117,8 +134,21 @@ class Reply(ABC):
     def opening(self, index: int) -> bytes:
         return self.event(index, self.first, b"null", b"null") if self.first else b""
 
+    def describe(self, body: Body, params: SamplingParams) -> None:
+        """Take the settings of the request that are shown with its answer."""
+
+    def closing(self, usage: Usage) -> bytes:
+        return self.usage_event(usage) + DONE if self.include_usage else DONE
+
     def usage_event(self, usage: Usage) -> bytes:
         return b"".join((self._head, b',"choices":[],"usage":', encode(usage), b"}\n\n"))
+
+    def quiet(self, index: int) -> bytes:
+        """An event without news."""
+        return self.event(index, self.nothing, b"null", b"null")
+
+    def failure(self, error: Exception) -> bytes:
+        return b"data: %b\n\n" % encode(describe(error)[1])
 
     def event(self, index: int, content: bytes, scores: bytes, finish: bytes) -> bytes:
         head, tail = self._choice_head, self._choice_tail
@@ -208,66 +238,6 @@ class ChatReply(Reply):
         return self.label(token), list(self.tokenizer.token_bytes(token)), finite(logprob)
 
 
-class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists, one entry per token; offsets count characters of this choice's `text`."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class CompletionChoice(msgspec.Struct):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: Finish
-    cloister: Note = msgspec.UNSET
-
-
-class Completion(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage
-    object: Literal["text_completion"] = "text_completion"
-
-
-class CompletionReply(Reply):
-    id_prefix, chunk_object = "cmpl", "text_completion"
-    first, nothing = b"", b'"text":""'
-
-    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
-        choices = [
-            CompletionChoice(at, new.text, self._logprobs(new.scores), new.finish or "stop", note_of(new.finish))
-            for at, new in enumerate(deltas)
-        ]
-        return encode(Completion(self.id, self.created, self.model, choices, usage))
-
-    def events(self, index: int, delta: Delta) -> bytes:
-        events = b"" if delta.progress is None else comment(delta.progress)
-        if not (delta.text or delta.scores or delta.finish):
-            return events
-        scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
-        return events + self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
-
-    def _logprobs(self, scores: list[ScoredToken] | None) -> CompletionLogprobs | None:
-        if scores is None:
-            return None
-        tokens = [self.label(scored.token) for scored in scores]
-        logprobs = [None if scored.logprob is None else finite(scored.logprob) for scored in scores]
-        return CompletionLogprobs(tokens, logprobs, [*map(self._top, scores)], [scored.offset for scored in scores])
-
-    def _top(self, scored: ScoredToken) -> dict[str, float] | None:
-        """The alternatives and, even if it is not among the best, the token itself."""
-        if scored.logprob is None:
-            return None
-        top = {self.label(token): finite(logprob) for token, logprob in scored.top}
-        top.setdefault(self.label(scored.token), finite(scored.logprob))
-        return top
-
-
 _ERROR_EVENT_S = 2.0
 
 
@@ -330,18 +300,16 @@ class StreamedAnswer(Answer):
         generation, reply = self._generation, self._reply
         while not generation.done:
             concerned = await self._news()
-            pieces = [self._events(index, delta) for index, delta in generation.taken(concerned)]
+            opening = b""
             if not self._started:
                 self._started = True
                 self._add_sequences_header()
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                pieces[:0] = [reply.opening(index) for index, _ in enumerate(generation.shown)]
+                opening = b"".join(reply.opening(index) for index, _ in enumerate(generation.shown))
+            pieces = [self._events(index, delta) for index, delta in generation.taken(concerned)]
             if generation.done:
-                if reply.include_usage:
-                    pieces.append(reply.usage_event(usage_of(generation)))
-                pieces.append(DONE)
-            events = padded(b"".join(pieces)) if self._beat else b"".join(pieces)
-            if events:
+                pieces.append(reply.closing(usage_of(generation)))
+            if events := self._beat.sized(opening, b"".join(pieces), last=generation.done and reply.ends_repeat):
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
 
     async def _news(self) -> list[Choice]:
@@ -358,7 +326,7 @@ class StreamedAnswer(Answer):
         events = self._reply.events(index, delta)
         if events or self._generation.hidden_among is None:
             return events
-        return self._reply.event(index, self._reply.nothing, b"null", b"null")
+        return self._reply.quiet(index)
 
     async def fail(self, error: Exception, send: Send) -> None:
         """The status is out already: send the error as an event and end the stream."""
@@ -366,8 +334,7 @@ class StreamedAnswer(Answer):
             raise error
         if not isinstance(error, CloisterError):
             log_unexpected(error)
-        event = b"data: %b\n\n" % msgspec.json.encode(describe(error)[1])
-        event = padded(event) if self._beat else event
+        event = self._beat.sized(b"", self._reply.failure(error), last=self._reply.ends_repeat)
         # A client that reads nothing must not hold the connection beyond the deadline.
         with suppress(TimeoutError):
             async with asyncio.timeout(_ERROR_EVENT_S):

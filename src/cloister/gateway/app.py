@@ -15,8 +15,9 @@ from cloister import __version__
 from cloister.backend.base import Backend, Carrier
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import CloisterError
-from cloister.gateway import answer, completions, embeddings, routes, sealed
+from cloister.gateway import answer, completions, embeddings, responses, routes, sealed
 from cloister.gateway.api import Api, LevelInfo, Levels, api_of, json_response
+from cloister.gateway.completion_reply import Completion
 from cloister.gateway.completions import PromptReader
 from cloister.gateway.drain import Drain
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
@@ -24,6 +25,7 @@ from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe, replies
+from cloister.gateway.responses_reply import ResponseObject
 from cloister.gateway.schema import ChatRequest, CompletionRequest
 from cloister.keys import KeyRing, load_keys
 from cloister.prompts.tokenizer import Tokenizer
@@ -107,11 +109,11 @@ def create_api(
     app.add_middleware(Guard, metrics=metrics, drain=drain, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
-    for part in (completions, embeddings, routes):
+    for part in (completions, embeddings, responses, routes):
         app.include_router(part.router)
     shown = (routes.Model, routes.ModelList, routes.RequestView, routes.Health, PageInfo)
-    sent = (ErrorReply, answer.ChatCompletion, answer.Completion, embeddings.EmbeddingList, *shown)
-    received = (ChatRequest, CompletionRequest, embeddings.EmbeddingRequest)
+    sent = (ErrorReply, answer.ChatCompletion, Completion, ResponseObject, embeddings.EmbeddingList, *shown)
+    received = (ChatRequest, CompletionRequest, responses.ResponsesRequest, embeddings.EmbeddingRequest)
     describe(app, model, levels.offered, sent, received)
     return app
 

@@ -20,9 +20,10 @@ from cloister.backend.base import Job, OpenJob, VaultJob
 from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from cloister.fairness import ANONYMOUS
 from cloister.gateway import schema
-from cloister.gateway.answer import Answer, ChatReply, CompletionReply, Reply, StreamedAnswer
+from cloister.gateway.answer import Answer, ChatReply, Reply, StreamedAnswer
 from cloister.gateway.api import Api, Call, CallContext, RequestSession, api_of
 from cloister.gateway.choice import Choice, Echo, StopStrings
+from cloister.gateway.completion_reply import CompletionReply
 from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import generation_docs
@@ -81,19 +82,19 @@ COMPLETION = Endpoint("prompt", *_FORMS, CompletionReply, default_tokens=16)
 @router.post("/v1/chat/completions", **generation_docs("ChatRequest", "ChatCompletion"))
 async def chat_completions(request: Request, call: Call) -> Response:
     """Continue a conversation."""
-    return await _answer(request, call, CHAT)
+    return await answer_to(request, call, CHAT, await read_body(request, api_of(request).settings))
 
 
 @router.post("/v1/completions", **generation_docs("CompletionRequest", "Completion"))
 async def completions(request: Request, call: Call) -> Response:
     """Continue one or several prompts."""
-    return await _answer(request, call, COMPLETION)
+    return await answer_to(request, call, COMPLETION, await read_body(request, api_of(request).settings))
 
 
-async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> Answer:
+async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw: bytes) -> Answer:
     api = api_of(request)
     form, sealed = (endpoint.field, endpoint.plain, endpoint.sealed), sealed_request_of(request)
-    body: Body = body_of(await read_body(request, api.settings), *form, sealed, api.model)
+    body: Body = body_of(raw, *form, sealed, api.model)
     asked = api.levels.choose(body.protection, call.protection)
     level = api.levels.verified(asked) if body.verify else asked
     level.refuse(body.requested, logits=body.mpc_reveal == "logits")
@@ -105,6 +106,8 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
     tenant = call.caller.tenant
     hiding = Hiding.of(api, body, prompts[0], tenant, session) if level.obfuscates else None
+    if endpoint.reply.one_choice and hiding is not None and hiding.winnow is None:
+        raise InvalidRequest("A sealed request at this level gets several answers, of which its client picks one.")
     stops = StopStrings(body.stop_strings)
     choices: list[Choice] = []
     jobs: list[Job] = []
@@ -124,6 +127,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
         message = f"One token pays for {most} tokens of text; this call could take {cost}."
         raise InvalidRequest(message, param="max_tokens", hint="Ask for fewer or shorter answers, or in several calls.")
     reply = endpoint.reply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
+    reply.describe(body, choices[0].params)
     watched = WatchedAnswer(reply.id, tenant, asked.name)
     winnow = None if hiding is None else hiding.winnow
     generation = Generation(api.backend, watched, choices, jobs, api.watched, api.metrics, winnow)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from cloister import errors
 from cloister.errors import CloisterError, InvalidRequest, ModelNotFound, QuotaExceeded, where_raised
+from cloister.responses import PATH, renamed
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +46,13 @@ class WrongMedia(InvalidRequest, code="unsupported_media_type"):
     """The request's body is not JSON."""
 
 
+class ResponseNotFound(InvalidRequest, code="not_found"):
+    """An answer of before was asked for."""
+
+
 # The first class that matches decides; any other error is the server's own fault.
 _STATUS: tuple[tuple[type[CloisterError], int], ...] = (
-    *((BodyTooLarge, 413), (BodyTimeout, 408), (WrongMedia, 415), (InvalidRequest, 400)),
+    *((BodyTooLarge, 413), (BodyTimeout, 408), (WrongMedia, 415), (ResponseNotFound, 404), (InvalidRequest, 400)),
     *((errors.Unauthorized, 401), (errors.NotPermitted, 403), (ForeignHost, 403), (ModelNotFound, 404)),
     *((errors.ChannelKeyUnknown, 409), (errors.MessageRepeated, 409), (errors.MessageExpired, 409)),
     *((errors.ChannelBroken, 400), (errors.QueueFull, 429), (errors.RequestTimeout, 504)),
@@ -92,7 +97,7 @@ def error_response(error: Exception) -> Response:
 
 
 async def handle_cloister_error(request: Request, error: Exception) -> Response:
-    response = error_response(error)
+    response = error_response(renamed(error) if request.url.path == PATH else error)
     if response.status_code == 401 and (challenge := request.app.state.api.backend.ready.token_challenge):
         response.headers.append("WWW-Authenticate", challenge)
     return response

@@ -22,7 +22,7 @@ from cloister.local_cloud.parts import begin, end
 LOOK_S = 1.0
 _TIMEOUT_S = 2.0
 _MOST_WAIT_S = 30.0
-_ANSWERS = r'route="/v1/(?:sealed|completions|chat/completions|embeddings)",status="2xx"'
+_ANSWERS = r'route="/v1/(?:sealed|completions|chat/completions|responses|embeddings)",status="2xx"'
 _SUMS = {"running": r"^cloister_running (\S+)$", "answered": rf"^cloister_requests_total\{{{_ANSWERS}\}} (\S+)$"}
 Verify = Callable[[str], None]
 

@@ -37,6 +37,7 @@ from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
 from cloister.prompts.tokenizer import Tokenizer
+from cloister.responses import PATH as RESPONSES
 from cloister.sealed_api.exchange import Exchange, Exchanges, now_ms
 
 MEMORY_BYTES = 1 << 30  # its limit after the seal: every answer under way is bounded, and so is their number
@@ -170,6 +171,8 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
             plain = {"prompt": "a" if is_open else SEALED, "logprobs": 2, "echo": is_open}
             asked += [(CHAT, {**common, **chat}), (COMPLETIONS, {**common, **plain})]
             asked.append((CHAT, {**common, "messages": chat["messages"], "temperature": 0}))
+            response = {"input": chat["messages"], "include": ["message.output_text.logprobs"], "max_output_tokens": 2}
+            asked.append((RESPONSES, {name: common[name] for name in common if name != "max_tokens"} | response))
         for more in ({"encoding_format": "base64", "dimensions": 1}, {}):
             given = {"model": model, "protection": level, "input": "a" if is_open else SEALED}
             asked.append((EMBEDDINGS, {**given, **more}))
