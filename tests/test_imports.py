@@ -23,6 +23,7 @@ ALLOWED = {
     "addresses": {"errors"},
     "levels": {"errors"},
     "request_fields": {"errors"},
+    "grammar": {"errors"},
     "keys": EVERYBODY | {"addresses", "fairness", "files"},
     "checks": {"errors"},
     "files": {"errors"},
@@ -38,7 +39,8 @@ ALLOWED = {
     "signed_text": {"errors", "files", "transparency"},
     "detection": {"errors", "files", "messages", "process", "signed_text", "transparency"},
     "client": EVERYBODY
-    | {"access", "addresses", "files", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
+    | {"access", "addresses", "files", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"}
+    | {"grammar"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

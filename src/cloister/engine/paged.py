@@ -17,8 +17,16 @@ from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
-from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
+from cloister.errors import (
+    CloisterError,
+    InvalidRequest,
+    ProtocolError,
+    ServiceUnavailable,
+    VaultLost,
+    where_raised,
+)
 from cloister.fairness import Pace, ServiceMeter
+from cloister.grammar.constraint import too_large
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
@@ -254,6 +262,9 @@ class PagedEngine(Engine):
             if work.samples:
                 token, logprob = next(chosen)
                 sequence.append(token)
+                if sequence.output.adjustments is not None and sequence.output.adjustments.failed:
+                    messages += self._fail([sequence], too_large())
+                    continue
                 self._output_tokens += 1
                 messages += self._messages(sequence, token, logprob)
             elif work.end == sequence.limit:

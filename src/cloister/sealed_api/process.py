@@ -170,6 +170,8 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
             plain = {"prompt": "a" if is_open else SEALED, "logprobs": 2, "echo": is_open}
             asked += [(CHAT, {**common, **chat}), (COMPLETIONS, {**common, **plain})]
             asked.append((CHAT, {**common, "messages": chat["messages"], "temperature": 0}))
+            form = {"response_format": {"type": "json_object"}} if is_open else {"constrained": True}
+            asked.append((CHAT, {**common, "messages": chat["messages"], **form}))
     asked += [(CHAT, {}), (CHAT, {"messages": 1}), (COMPLETIONS, {"model": model, "prompt": 1}), (CHAT, [])]
     as_json = (key, ("content-type", "application/json"))
     requests = [InnerRequest("POST", path, as_json, msgspec.json.encode(body)) for path, body in asked]
