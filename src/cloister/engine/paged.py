@@ -26,7 +26,7 @@ from cloister.errors import (
     where_raised,
 )
 from cloister.fairness import Pace, ServiceMeter
-from cloister.grammar.constraint import too_large
+from cloister.grammar.refusal import too_large
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob

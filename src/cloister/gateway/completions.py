@@ -27,7 +27,7 @@ from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import generation_docs
 from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, Body, prompts_of, sealed_request_of
-from cloister.grammar.compiled import compiled, learn
+from cloister.grammar.compiled import check, learn
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
 from cloister.messages.prompts import (
@@ -264,7 +264,7 @@ class PromptReader:
 
         def compile_form() -> None:
             learn(self._tokenizer)
-            compiled(form)
+            check(form)
 
         await asyncio.get_running_loop().run_in_executor(self._thread, compile_form)
 

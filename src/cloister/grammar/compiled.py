@@ -2,15 +2,16 @@
 or forked; each answer has a matcher by itself, so nothing of a form outlives its request."""
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from cloister.errors import FormRefused
-from cloister.grammar.constraint import Constraint, malformed, read_form, too_large
+from cloister.grammar.constraint import SPACED, Constraint, read_form
+from cloister.grammar.refusal import malformed, too_large
 
 LIMITS = LLParserLimits(
-    max_items_in_row=500,
+    max_items_in_row=2_000,
     initial_lexer_fuel=200_000,
     step_lexer_fuel=200_000,
     step_max_items=20_000,
@@ -20,8 +21,6 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 """Of one answer. A form at the limits takes tens of milliseconds to compile and a few MiB."""
-# As Python's json writes it. White space at will would let a small model write it without end.
-_JSON: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _KEYWORDS = frozenset(
     (
         *("contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "not", "propertyNames"),
@@ -29,7 +28,8 @@ _KEYWORDS = frozenset(
         *("minProperties", "maxProperties", "pattern", "format", "$ref", "patternProperties"),
     )
 )
-_LIMIT_WORDS = ("fuel", "too complex", "too large", "too big", "too many", "limit")
+_TRIED = 4
+_LIMIT_WORDS = ("fuel", "too complex", "too large", "too big", "too many", "limit", "max is", "unable to determine")
 
 
 class Words(Protocol):
@@ -101,9 +101,22 @@ def compiled(form: str) -> LLMatcher:
     return matcher
 
 
+def check(form: str) -> None:
+    """FormRefused if it cannot be followed, as far as its first tokens show."""
+    matcher = compiled(form)
+    for _ in range(_TRIED):
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little") if not matcher.is_stopped() else 0
+        first = (allowed & -allowed).bit_length() - 1
+        if first in (-1, words().of.vocabulary):
+            break
+        matcher.consume_token(first)
+    if matcher.is_error():
+        raise _refusal(matcher.get_error())
+
+
 def _grammar(constraint: Constraint) -> str:
     if constraint.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(constraint.source, defaults=_JSON)
+        return LLMatcher.grammar_from_json_schema(constraint.source, defaults=cast(Any, SPACED))
     if constraint.kind == "regex":
         return LLMatcher.grammar_from_regex(constraint.source)
     return LLMatcher.grammar_from_lark(constraint.source)

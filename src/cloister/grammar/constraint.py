@@ -3,20 +3,29 @@ one of: json_schema; json_object, true; regex; choice, a list of texts; grammar,
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from math import lcm, prod
+from typing import Any, Literal, NamedTuple
 
-from cloister.errors import FormRefused
 from cloister.grammar.form import MOST_CHARACTERS
+from cloister.grammar.pattern import MOST_PATTERN, check_pattern
+from cloister.grammar.refusal import malformed, too_large
 
 Kind = Literal["json_schema", "regex", "grammar"]  # what the library compiles
 MOST_KEYS = 1024  # in all objects of a schema together
 MOST_DEPTH = 64
-MOST_REPEATED = 1000  # by all of a regex's counts that are nested, multiplied
 MOST_CHOICES = 1024
+MOST_COUNTED = 100_000  # minItems, maxLength …
+MOST_MULTIPLE = 2_000  # least common multiple of all multipleOf, and a fifth of their sum
+MOST_INTERSECTED = 8  # patterns of a schema, where one value may have to match several
+MOST_RULES = 200  # lines of a grammar
+MOST_GRAMMAR = 4096  # characters of a grammar, without the JSON in it
 _COUNTED = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
-MOST_COUNTED = 100_000
-_COUNT = re.compile(r"\{(\d*),?(\d*)\}")
+_REPEATED = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
+MOST_REPEATED = 10_000  # all counts of a grammar, multiplied
+# As Python's json writes it. White space at will would let a small model write it without end.
+SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Constraint(NamedTuple):
@@ -29,7 +38,7 @@ def read_form(form: str) -> Constraint:
     if len(form) > MOST_CHARACTERS:
         raise too_large(f"A form may have {MOST_CHARACTERS} characters.")
     try:
-        given = json.loads(form)
+        given = json.loads(form, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise malformed() from None
     if not isinstance(given, dict) or len(given) != 1:
@@ -44,26 +53,26 @@ def read_form(form: str) -> Constraint:
         if len(value) > MOST_CHOICES:
             raise too_large(f"There may be {MOST_CHOICES} choices.")
         return Constraint("grammar", "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value))
-    if kind in ("regex", "grammar") and isinstance(value, str) and value:
-        _check_counts(value)
-        return Constraint(cast(Kind, kind), value)
+    if kind == "regex" and isinstance(value, str) and value:
+        check_pattern(value)
+        return Constraint(kind, value)
+    if kind == "grammar" and isinstance(value, str) and value:
+        _check_grammar(value)
+        return Constraint(kind, value)
     raise malformed()
 
 
-def malformed(hint: str | None = None) -> FormRefused:
-    return FormRefused("The answer's form is malformed, or has what is not supported.", param=PARAM, hint=hint)
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and Infinity, which are not JSON
 
 
-def too_large(bound: str = "") -> FormRefused:
-    message = f"The answer's form is too large or too complex. {bound}".strip()
-    return FormRefused(message, param=PARAM, hint="Simplify it.")
-
-
-PARAM = "response_format"
+def json_part(schema: Mapping[str, Any]) -> str:
+    """JSON of this schema, as a part of a grammar."""
+    return f"%json {json.dumps({'x-guidance': SPACED, **schema}, ensure_ascii=False)}"
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
-    keys = 0
+    keys, patterns, multiples, intersects = 0, list[str](), list[int](), False
     for value, depth in _nodes(schema):
         if depth > MOST_DEPTH:
             raise too_large(f"A schema may be {MOST_DEPTH} levels deep.")
@@ -72,14 +81,29 @@ def _check_schema(schema: dict[str, Any]) -> None:
         keys += len(value)
         if keys > MOST_KEYS:
             raise too_large(f"A schema may have {MOST_KEYS} keys.")
-        for name in _COUNTED:
-            count = value.get(name)
-            if isinstance(count, int | float) and count > MOST_COUNTED:
-                raise too_large(f"A count in a schema may be {MOST_COUNTED}.")
-        patterns = value.get("patternProperties")
-        for pattern in (value.get("pattern"), *(patterns if isinstance(patterns, dict) else ())):
-            if isinstance(pattern, str):
-                _check_counts(pattern)
+        if any(isinstance(count := value.get(name), int | float) and count > MOST_COUNTED for name in _COUNTED):
+            raise too_large(f"A count in a schema may be {MOST_COUNTED}.")
+        if value.get("x-guidance", SPACED) != SPACED:  # the library's own options
+            raise malformed()
+        named = value.get("patternProperties")
+        patterns += named if isinstance(named, dict) else ()
+        patterns += [one for one in (value.get("pattern"),) if isinstance(one, str)]  # a property may have this name
+        multiples += [_significand(one) for one in (value.get("multipleOf"),) if type(one) in (int, float)]
+        intersects = intersects or "allOf" in value or len({"$ref", "pattern"} & value.keys()) == 2
+    if intersects and len(patterns) > MOST_INTERSECTED:
+        raise too_large(f"Beside allOf there may be {MOST_INTERSECTED} patterns.")
+    for pattern in patterns:
+        check_pattern(pattern)
+    if sum(map(len, patterns)) > MOST_PATTERN:
+        raise too_large(f"All patterns together may have {MOST_PATTERN} characters.")
+    if lcm(*multiples) > MOST_MULTIPLE or sum(multiples) > 5 * MOST_MULTIPLE:
+        raise too_large(f"A multipleOf may be {MOST_MULTIPLE}.")
+
+
+def _significand(number: float) -> int:
+    """Its digits as a whole number: a regex that counts multiples has as many states."""
+    digits = Decimal(str(number)).normalize().as_tuple().digits
+    return int("".join(map(str, digits))) or 1
 
 
 def _nodes(schema: Any) -> Iterator[tuple[Any, int]]:
@@ -91,10 +115,22 @@ def _nodes(schema: Any) -> Iterator[tuple[Any, int]]:
         left += [(each, depth + 1) for each in inside if isinstance(each, dict | list)]
 
 
-def _check_counts(pattern: str) -> None:
-    """The product of all counts bounds what nested ones repeat; few patterns that people write come near."""
-    product = 1
-    for found in _COUNT.finditer(pattern):
-        product *= max(1, *(int(count) for count in found.groups() if count and len(count) < 7), 1)
-        if product > MOST_REPEATED or any(len(count) > 6 for count in found.groups()):
-            raise too_large(f"A pattern's counts may be {MOST_REPEATED} in all, multiplied.")
+def _check_grammar(grammar: str) -> None:
+    """Its parts of JSON are checked as schemas; they count together."""
+    if grammar.lstrip().startswith("{"):  # the library would read another language
+        raise malformed()
+    rest, *parts = grammar.split("%json")
+    schemas: list[Any] = []
+    for part in parts:
+        try:
+            schema, end = json.JSONDecoder().raw_decode(part.lstrip())
+        except (ValueError, RecursionError):
+            raise malformed() from None
+        schemas.append(schema)
+        rest += "\n" * part[:1].isspace() + part.lstrip()[end:]
+    _check_schema({"": schemas})
+    if len(rest) > MOST_GRAMMAR or rest.count("\n") > MOST_RULES:
+        raise too_large(f"A grammar may have {MOST_RULES} lines and {MOST_GRAMMAR} characters, beside its JSON.")
+    counts = [int(count) for found in _REPEATED.finditer(rest) for count in found.groups() if count]
+    if prod(max(1, count) for count in counts) > MOST_REPEATED:
+        raise too_large(f"All counts of a grammar, multiplied, may be {MOST_REPEATED}.")

@@ -11,7 +11,7 @@ import msgspec
 from cloister.channel.sealing import open_prompt
 from cloister.engine.base import EngineRequest
 from cloister.errors import FormRefused, InvalidRequest, LevelUnavailable, PromptTooLong, ProtocolError
-from cloister.grammar.compiled import compiled
+from cloister.grammar.compiled import check
 from cloister.levels import LEVELS, Decodes
 from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, Prompt
@@ -91,7 +91,7 @@ class Reader:
         if prompt.form:
             if LEVELS[assigned.level].decodes is not Decodes.VAULT:
                 raise FormRefused("A form is followed where a vault decodes alone.", param="response_format")
-            compiled(prompt.form)
+            check(prompt.form)
         return prompt
 
     def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[EngineRequest]:
