@@ -1,4 +1,4 @@
-"""What /openapi.json says of an answer's form: OpenAI's `response_format`, vLLM's `guided_…` and `structured_outputs`.
+"""An answer's form in /openapi.json: OpenAI's `response_format`, vLLM's `guided_…` and `structured_outputs`.
 grammar.form reads them."""
 
 from typing import Annotated, Any

@@ -1,5 +1,5 @@
 """Grammars compiled by llguidance (ADR 19). The library and the vocabulary are loaded once, before a process is sealed
-or forked; each answer has a matcher by itself, so nothing of a form outlives its request."""
+or forked; each answer has one matcher, and no form outlives its request."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol, cast
