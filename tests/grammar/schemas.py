@@ -67,7 +67,6 @@ SCHEMAS: dict[str, Schema] = {
     "empty": record(),
     "many properties": record(**{f"field_{number}": COUNT for number in range(20)}),
     "names with signs": record(**{"first name": SHORT, "e-mail": SHORT, "größe": NUMBER, 'a"b': FLAG, "a\\b": FLAG}),
-    "open object": {"type": "object", "properties": {"id": COUNT}, "additionalProperties": FLAG, "maxProperties": 4},
     "map of numbers": {"type": "object", "additionalProperties": NUMBER, "maxProperties": 3},
     "named by pattern": {"type": "object", "patternProperties": {"^k[0-9]$": COUNT}, "additionalProperties": False},
     "described": {

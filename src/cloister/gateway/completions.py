@@ -262,11 +262,16 @@ class PromptReader:
     async def check(self, form: str) -> None:
         """FormRefused if it cannot be followed."""
 
-        def compile_form() -> None:
-            learn(self._tokenizer)
-            check(form)
+        def refusal() -> FormRefused | None:
+            try:
+                learn(self._tokenizer)
+                check(form)
+            except FormRefused as refused:
+                return refused.with_traceback(None)  # its frames hold the form
+            return None
 
-        await asyncio.get_running_loop().run_in_executor(self._thread, compile_form)
+        if refused := await asyncio.get_running_loop().run_in_executor(self._thread, refusal):
+            raise refused
 
     async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
         shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)
