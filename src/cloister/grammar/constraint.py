@@ -88,7 +88,8 @@ def _check_schema(schema: dict[str, Any]) -> None:
         named = value.get("patternProperties")
         patterns += named if isinstance(named, dict) else ()
         patterns += [one for one in (value.get("pattern"),) if isinstance(one, str)]  # a property may have this name
-        multiples += [_significand(one) for one in (value.get("multipleOf"),) if type(one) in (int, float)]
+        if type(multiple := value.get("multipleOf")) in (int, float):
+            multiples.append(_significand(multiple))
         intersects = intersects or "allOf" in value or len({"$ref", "pattern"} & value.keys()) == 2
     if intersects and len(patterns) > MOST_INTERSECTED:
         raise too_large(f"Beside allOf there may be {MOST_INTERSECTED} patterns.")
@@ -100,7 +101,7 @@ def _check_schema(schema: dict[str, Any]) -> None:
         raise too_large(f"A multipleOf may be {MOST_MULTIPLE}.")
 
 
-def _significand(number: float) -> int:
+def _significand(number: Any) -> int:
     """Its digits as a whole number: a regex that counts multiples has as many states."""
     digits = Decimal(str(number)).normalize().as_tuple().digits
     return int("".join(map(str, digits))) or 1
