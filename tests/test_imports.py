@@ -24,6 +24,7 @@ ALLOWED = {
     "levels": {"errors"},
     "request_fields": {"errors"},
     "responses": {"errors", "request_fields"},
+    "grammar": {"errors"},
     "keys": EVERYBODY | {"addresses", "fairness", "files"},
     "checks": {"errors"},
     "files": {"errors"},
@@ -40,7 +41,7 @@ ALLOWED = {
     "detection": {"errors", "files", "messages", "process", "signed_text", "transparency"},
     "client": EVERYBODY
     | {"access", "addresses", "files", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"}
-    | {"responses"},
+    | {"responses", "grammar"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

@@ -70,6 +70,10 @@ class TagsInvalid(InvalidRequest, code="tags_invalid"):
     """Tags that mark secrets are unbalanced, nested, empty, unknown, or in a place that cannot be obfuscated."""
 
 
+class FormRefused(InvalidRequest, code="form_refused"):
+    """What an answer must look like is malformed, too large, too complex, or not supported."""
+
+
 class TooFewCandidates(InvalidRequest, code="too_few_candidates"):
     """A secret has too few plausible substitutes. Nothing was sent. `span` counts from 1."""
 

@@ -66,6 +66,7 @@ class Level:
     examined: bool = False  # whether a detector reads the prompt to find the parts that may be shared
     obfuscates: bool = False  # whether the real answer is one of several (λ+1)
     slow: bool = False  # whether a token takes seconds, so that progress is reported
+    with_form: LevelName | None = None  # whose way an answer takes that follows a form; None: this level's
 
     @property
     def uses_vault(self) -> bool:
@@ -113,6 +114,8 @@ _NO_MINIMUM = Refusal("min_tokens", "At the level 'mpc' the model's end tokens s
 _STOPS_SHOW = Refusal(
     "stop_token_ids", "A token of a secret among them would show which variant is real.", "Use `stop`, or leave it out."
 )
+_NO_FORM = "What the answer must look like is asked for, and at this level no process that reads it chooses the tokens."
+_NO_FORMS = (Refusal("response_format", _NO_FORM, "Leave it out, or ask for 'partitioned' or 'isolated'."),)
 _ENDS_APART = "One of λ+1 answers would end before the others, and show which is real."
 
 
@@ -152,7 +155,8 @@ LEVELS: dict[str, Level] = {
             provider_sees=(
                 "The answer's tokens and, layer by layer, what your prompt adds to the attention, in a process sealed "
                 "off from network and disk. These numbers determine your prompt: the seal keeps them in, and a process "
-                "that carried them out could compute your words from them."
+                "that carried them out could compute your words from them. An answer that must be JSON or follow "
+                "another form is decoded by your vault alone, as at `isolated`."
             ),
             service_sees=(
                 "the answer's tokens and attention contributions, inside a sealed process; a process that "
@@ -167,6 +171,7 @@ LEVELS: dict[str, Level] = {
                 *_kept_from_sampling("partitioned", repetition_hint=_OTHER_PENALTIES),
             ),
             default_rank=0,
+            with_form="isolated",
         ),
         Level(
             "obfuscated",
@@ -192,6 +197,7 @@ LEVELS: dict[str, Level] = {
                 *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
                 _STOPS_SHOW,
                 _NOT_AMONG,
+                *_NO_FORMS,
             ),
             obfuscates=True,
         ),
@@ -227,6 +233,7 @@ LEVELS: dict[str, Level] = {
                 _UNVERIFIED,
                 _NO_MINIMUM,
                 _NO_STATES,
+                *_NO_FORMS,
                 *_kept_from_sampling("mpc"),
                 *_need_logits(),
             ),

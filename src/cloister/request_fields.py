@@ -31,7 +31,6 @@ SAY_NOTHING: dict[str, tuple[object, ...]] = {
     "audio": (None,),
     "web_search_options": (None,),
     "suffix": (None, ""),
-    "response_format": (None, {"type": "text"}),
 }  # fields that no node serves, with the values that ask for nothing. A client that seals does not send these
 
 

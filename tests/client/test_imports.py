@@ -7,10 +7,10 @@ import pytest
 
 MODULES = ["openai", "obfuscating_transport", "proxy", "verification", "sealed_transport", "key_release", "message"]
 OURS = {
-    *("access", "addresses", "attest", "channel", "checks", "client", "errors", "files", "levels"),
+    *("access", "addresses", "attest", "channel", "checks", "client", "errors", "files", "grammar", "levels"),
     *("obfuscation", "request_fields", "transparency"),
 }
-FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"}
+FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client", "llguidance"}
 
 
 def loaded_by(statement: str) -> set[str]:

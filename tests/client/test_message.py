@@ -11,6 +11,8 @@ from cloister.channel.stream import StreamSealer
 from cloister.client.message import PARAMETERS, kept_headers, seal_message, split_prompts
 from cloister.client.winnow import IndexSecrets
 from cloister.errors import InvalidRequest
+from cloister.grammar.form import FIELDS
+from cloister.prompts.json_prompt import read_given
 from cloister.request_fields import SAY_NOTHING
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
@@ -164,7 +166,6 @@ def test_fields_no_node_uses_stay_with_the_client(field: str) -> None:
         ("tools", [], [{"type": "function", "function": {"description": "secret"}}]),
         ("functions", None, [{"name": "secret"}]),
         ("suffix", "", "secret"),
-        ("response_format", {"type": "text"}, {"type": "json_schema", "json_schema": {"name": "secret"}}),
         ("modalities", ["text"], ["text", "audio"]),
         ("audio", None, {"voice": "secret", "format": "wav"}),
         ("web_search_options", None, {}),
@@ -188,7 +189,41 @@ def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
     from cloister.gateway.schema import ChatRequest, CompletionRequest
 
     fields = {name for form in (ChatRequest, CompletionRequest, EmbeddingRequest) for name in form.model_fields}
-    assert fields - {"messages", "prompt", "input"} == PARAMETERS | set(SAY_NOTHING)
+    assert fields - {"messages", "prompt", "input"} == PARAMETERS | set(SAY_NOTHING) | set(FIELDS)
+
+
+SCHEMA = {"type": "object", "properties": {"secret": {"type": "string"}}}
+FORMS = [
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "secret", "schema": SCHEMA}}}, SCHEMA),
+    ({"guided_json": json.dumps(SCHEMA)}, SCHEMA),
+    ({"structured_outputs": {"json": SCHEMA}}, SCHEMA),
+]
+
+
+@pytest.mark.parametrize(("asked", "schema"), FORMS)
+def test_a_form_is_sealed_with_each_prompt(asked: dict[str, Any], schema: object) -> None:
+    body, prompts = split(PLAIN, {"model": "m", "prompt": ["one", [1, 2]], **asked})
+    assert body == {"model": "m", "prompt": {"sealed": 2}, "constrained": True}
+    assert prompts == [{"given": given, "form": {"json_schema": schema}} for given in ("one", [1, 2])]
+    read = [read_given("prompt", json.dumps(prompt).encode()) for prompt in prompts]
+    assert [json.loads(prompt.form) for prompt in read] == [{"json_schema": schema}] * 2
+
+
+def test_a_format_that_asks_for_nothing_stays_with_the_client() -> None:
+    given = {"messages": ["m"], "response_format": {"type": "text"}, "guided_json": None}
+    assert split(CHAT, given) == ({"messages": {"sealed": 1}}, [["m"]])
+
+
+@pytest.mark.parametrize("level", ["obfuscated", "mpc"])
+def test_a_form_goes_to_no_level_that_cannot_follow_one(level: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        split(CHAT, {"messages": ["m"], "protection": level, "response_format": {"type": "json_object"}})
+    assert refused.value.param == "response_format" and refused.value.hint
+
+
+def test_users_do_not_say_that_a_form_is_sealed() -> None:
+    with pytest.raises(InvalidRequest, match="'constrained' is not known"):
+        split(CHAT, {"messages": ["m"], "constrained": True})
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])

@@ -66,6 +66,7 @@ class ByteTokenizer:
 
     vocabulary = VOCABULARY
     stop_tokens = (END,)
+    special = frozenset({END})
     generation = GenerationDefaults()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:

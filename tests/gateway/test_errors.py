@@ -84,7 +84,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"logit_bias": {"-1": 1}}, "logit_bias"),
     ({"logit_bias": {"1": 101}}, "logit_bias"),
     ({"logit_bias": [1]}, "logit_bias"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"functions": [{}]}, "functions"),
     ({"tool_choice": "required"}, "tool_choice"),

@@ -177,6 +177,30 @@ def test_a_prompt_is_in_its_vault_only_and_nowhere_after(node: Node, level: str)
     assert node.holders(secret) == {}
 
 
+def secret_form(secret: Secret) -> dict[str, Any]:
+    """Only the form says the secret: a form that no answer ends soon."""
+    name = {"type": "object", "properties": {secret.text: {"type": "integer"}}, "additionalProperties": False}
+    return {"guided_json": {"type": "array", "items": {"anyOf": [name, {"type": "integer"}]}, "minItems": 1000}}
+
+
+@pytest.mark.parametrize("level", VAULT_LEVELS)
+def test_a_form_is_in_its_vault_only_and_nowhere_after(node: Node, level: str) -> None:
+    """The answer does not say it: the model is biased to numbers."""
+    secret, words = node.secret(), [{"role": "user", "content": "Many numbers."}]
+    with node.answering(CHAT, words, protection=level, **secret_form(secret)):
+        assert of_vaults(node.holders(secret)) == 1
+    assert node.holders(secret) == {}
+
+
+def test_at_open_a_form_leaves_nothing_either(node: Node) -> None:
+    secret, words = node.secret(), [{"role": "user", "content": "Many numbers."}]
+    assert node.ask(CHAT, words, protection="open", **secret_form(secret) | {"max_tokens": 4}).status_code == 200
+    with node.answering(CHAT, words, protection="open", **secret_form(secret)):
+        assert "service" in node.holders(secret)
+    assert node.ask(CHAT, words, protection="open", guided_regex=f"({secret.text}").status_code == 400
+    assert node.holders(secret) == {}
+
+
 @pytest.mark.release  # four searches; a secret goes the way that it goes at the other levels
 def test_a_hidden_prompt_and_its_substitutes_are_in_their_vault_only(node: Node) -> None:
     """At `obfuscated`, while it is answered and after: nobody else learns a secret or what it goes among."""

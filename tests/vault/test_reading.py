@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from cloister.channel.sealing import ChannelKey, address_to, seal_prompt
-from cloister.messages.controller_vault import AssignPrompt, PromptAccepted, ToVault
+from cloister.grammar import compiled
+from cloister.messages.controller_vault import AssignPrompt, Prefilled, PromptAccepted, ToVault
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt
 from cloister.messages.types import SamplingParams
-from tests.vault.node import Room
+from tests.vault.node import ByteTokenizer, Room
 
 SECRET = "nobody else may read this"
 TAGGED = f"public <confidential>{SECRET}</confidential>"
@@ -128,3 +131,48 @@ def test_a_locked_prompt_shows_nothing_and_survives_the_wire() -> None:
     [read] = FrameReader[AssignPrompt](ToVault).feed(encode_frame((confide,)))
     assert read == confide
     assert repr(prompt) == "LockedPrompt(…)" and repr(confide) == "AssignPrompt(request_id=1)"
+
+
+@pytest.fixture
+def words() -> Iterator[None]:
+    before = list(compiled._known)
+    compiled.learn(ByteTokenizer())
+    yield
+    compiled._known[:] = before
+
+
+FORM = {"regex": "[a-c]{3}secret"}
+FORMED = [
+    TextPrompt("a", form=json.dumps(FORM)),
+    TokenPrompt((5, 6), form=json.dumps(FORM)),
+    ChatPrompt((PromptMessage("user", "a"),), form=json.dumps(FORM)),
+    locked("prompt", {"given": "a", "form": FORM}),
+    locked("messages", {"given": [{"role": "user", "content": "a"}], "form": FORM}),
+]
+
+
+@pytest.mark.parametrize("prompt", FORMED)
+def test_an_answer_follows_the_form_that_came_with_its_prompt(room: Room, words: None, prompt: Any) -> None:
+    assert isinstance(room.confide(1, prompt, "isolated", max_tokens=40), PromptAccepted)
+    room.serve()
+    assert re.fullmatch("[a-c]{3}secret", bytes(room.answer(1)).decode())
+
+
+def test_a_form_that_came_with_the_parameters_counts_for_nothing(room: Room, words: None) -> None:
+    """No process that is not to see a form may choose one."""
+    assert isinstance(room.confide(1, "a", "isolated", grammar='{"choice":["x"]}', max_tokens=4), PromptAccepted)
+    room.serve()
+    assert len(room.answer(1)) == 4
+
+
+@pytest.mark.parametrize("level", ["partitioned", "obfuscated"])
+def test_where_the_service_chooses_the_tokens_a_form_is_refused(room: Room, words: None, level: Any) -> None:
+    refused = room.confide(1, FORMED[0], level)
+    assert isinstance(refused, Failed) and refused.code == "form_refused" and refused.param == "response_format"
+    assert not any(isinstance(message, Prefilled) for message in room.said)
+
+
+@pytest.mark.parametrize("form", ['{"regex":"(secret"}', '{"regex":"secret{99999}"}', '{"secret":1}', "secret"])
+def test_a_form_that_cannot_be_followed_is_refused_without_a_word_of_it(room: Room, words: None, form: str) -> None:
+    refused = room.confide(1, TextPrompt("a", form=form), "isolated")
+    assert isinstance(refused, Failed) and refused.code == "form_refused" and "secret" not in str(refused.message)

@@ -2,6 +2,7 @@
 only its status and a known code are passed on."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
@@ -22,7 +23,9 @@ from cloister.errors import (
     MessageRepeated,
     WaitingForKey,
 )
-from cloister.levels import ReadLevel
+from cloister.grammar.form import FIELDS as FORM_FIELDS
+from cloister.grammar.form import form_of
+from cloister.levels import LEVELS, ReadLevel
 from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_repeated_names
 
 ENDPOINT = "/v1/sealed"
@@ -128,6 +131,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     if path == responses.PATH:
         return _split_response(body, levels, headers, secrets)
     given = fields.pop(field, None)
+    form = _form(fields, levels)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
         return Split(msgspec.json.encode(kept))
@@ -138,6 +142,9 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     if obfuscates(levels) and len(prompts) == 1:  # the node refuses several
         winnower, hidden = Winnower.hiding(secrets, headers, kept, prompts[0])
         prompts = (hidden,)
+    if form:
+        prompts = tuple(b'{"given":%b,"form":%b}' % (prompt, form.encode()) for prompt in prompts)
+        kept["constrained"] = msgspec.Raw(b"true")
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
     return Split(msgspec.json.encode(kept), prompts, winnower)
 
@@ -147,6 +154,19 @@ def is_obfuscated(headers: Headers, body: bytes) -> bool:
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return obfuscates(_levels(msgspec.json.decode(body, type=_Fields), headers))
     return False
+
+
+def _form(fields: _Fields, levels: Iterable[str]) -> str:
+    """What the answer must look like, taken out of the fields: it goes with the prompt. Some levels refuse it."""
+    given = {name: fields.pop(name) for name in FORM_FIELDS if name in fields}
+    try:
+        form = form_of({name: msgspec.json.decode(value) for name, value in given.items()})
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest("The body is not a JSON object.") from None
+    for level in levels if form else ():
+        if level in LEVELS:
+            LEVELS[level].refuse({"response_format"})
+    return form
 
 
 def _is_parameter(name: str, value: msgspec.Raw) -> bool:

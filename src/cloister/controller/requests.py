@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
+    FormRefused,
     InvalidRequest,
     PromptTooLong,
     ProtocolError,
@@ -327,8 +328,9 @@ TOLERANCE = 1e-3  # of float32: a sum of probabilities may exceed 1 a little
 
 MAX_RETRY_AFTER_S = 60
 _LOST = frozenset(str(VaultLost.because(reason)) for reason in ("vault_lost", "vault_timeout", "link_malformed"))
-_FIELDS = frozenset({"prompt", "logit_bias", "max_tokens", "logprobs", "repetition_penalty"})
+_FIELDS = frozenset({"prompt", "logit_bias", "max_tokens", "logprobs", "repetition_penalty", "response_format"})
 _WORDS = {
+    FormRefused.code: "The answer's form is too complex to follow. Simplify it.",
     InvalidRequest.code: "The service cannot do this: see that token ids and logit_bias are of this model.",
     PromptTooLong.code: "Prompt and answer are longer than the service can hold. Shorten the prompt.",
     QueueFull.code: "Too many requests wait already.",

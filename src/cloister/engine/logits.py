@@ -12,6 +12,7 @@ import torch
 
 from cloister.compute.layer import Draws
 from cloister.compute.layout import token_tensor
+from cloister.grammar.mask import Mask
 from cloister.messages.types import SamplingParams, TokenLogprob
 
 LANES = 128
@@ -26,10 +27,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Adjustments:
-    """One sequence's penalties and bias, kept up to date token by token on the device of the logits.
+    """One sequence's penalties, bias and form, kept up to date token by token on the device of the logits.
     Only the tokens concerned are touched, in this order: repetition penalty for every token of the prompt or the output
     (a positive logit is divided by it, a negative one multiplied); minus frequency_penalty × its count and minus
-    presence_penalty for every token of the output; plus logit_bias; and no stop token before `min_tokens` others."""
+    presence_penalty for every token of the output; plus logit_bias; no stop token before `min_tokens` others; last what
+    the answer's form allows (grammar.mask), which `min_tokens` cannot make longer."""
 
     def __init__(
         self, params: SamplingParams, prompt: Sequence[int], outputs: Sequence[int], device: torch.device
@@ -44,11 +46,24 @@ class Adjustments:
         self._counts = torch.zeros(len(self._tokens), dtype=torch.float32, device=device)
         self._biased = token_tensor(list(params.logit_bias), device)
         self._bias = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=device)
+        self._mask = Mask(params.grammar, params.stop_tokens) if params.grammar else None
         for token in outputs:
             self.note(token)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the form allows no more tokens."""
+        return self._mask is not None and self._mask.complete
+
+    @property
+    def failed(self) -> bool:
+        """Whether the form cannot be followed any further."""
+        return self._mask is not None and self._mask.failed
+
     def note(self, token: int) -> None:
         self._due -= 1
+        if self._mask is not None:
+            self._mask.note(token)
         if not self._penalises:
             return
         place = self._place.setdefault(token, len(self._place))
@@ -65,6 +80,8 @@ class Adjustments:
         self._tokens.zero_()
         self._biased.zero_()
         self._place.clear()
+        if self._mask is not None:
+            self._mask.forget()
 
     def apply(self, row: torch.Tensor) -> None:
         params = self._params
@@ -79,7 +96,9 @@ class Adjustments:
             row[tokens] = logits
         if params.logit_bias:
             row[self._biased] += self._bias
-        if self._due > 0:
+        if self._mask is not None:
+            self._mask.apply(row, params.stop_tokens if self._due > 0 else ())
+        elif self._due > 0:
             row[self._stops] = float("-inf")
 
 
@@ -90,7 +109,7 @@ def penalises(params: SamplingParams) -> bool:
 
 def adjusts(params: SamplingParams) -> bool:
     """Whether these parameters change logits at all, before temperature."""
-    return bool(params.logit_bias) or params.min_tokens > 0 or penalises(params)
+    return bool(params.logit_bias or params.grammar) or params.min_tokens > 0 or penalises(params)
 
 
 def padded(logits: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from cloister.engine.sequence import Sequence, check
 from cloister.engine.vectors import unit_vectors
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
 from cloister.fairness import Pace, ServiceMeter
+from cloister.grammar.refusal import too_large
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
@@ -269,6 +270,9 @@ class PagedEngine(Engine):
             if work.samples:
                 token, logprob = next(chosen)
                 sequence.append(token)
+                if sequence.output.adjustments is not None and sequence.output.adjustments.failed:
+                    messages += self._fail([sequence], too_large())
+                    continue
                 self._output_tokens += 1
                 messages += self._messages(sequence, token, logprob)
             elif work.end == sequence.limit and sequence.params.embed and not sequence.output.vector:

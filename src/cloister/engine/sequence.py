@@ -188,7 +188,8 @@ class Sequence:
         self.tokens.append(token)
         if output.adjustments is not None:
             output.adjustments.note(token)
-        output.stopped = output.stopped or token in self.params.stop_tokens
+        complete = output.adjustments is not None and output.adjustments.complete
+        output.stopped = output.stopped or complete or token in self.params.stop_tokens
         if self.group is not None:
             self.group.note()
         elif output.stopped:

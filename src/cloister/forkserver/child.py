@@ -17,6 +17,7 @@ from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.detection.known_prefixes import prefixes_of
 from cloister.detection.redaction import preload_redaction
+from cloister.grammar.compiled import learn
 from cloister.link.memory import links
 from cloister.messages.controller_forkserver import Preload, Spawn
 from cloister.messages.frames import encode_frame
@@ -105,6 +106,7 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
         decoder.keep_private(settings.private_layers)
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
+    learn(tokenizer)
     preload_redaction()
     vocabularies.load()
     reading = PromptReading(tokenizer, decoder.vocabulary, decoder.max_context)

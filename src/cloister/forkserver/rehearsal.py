@@ -34,6 +34,8 @@ PROMPTS: tuple[Prompt, ...] = (
     ChatPrompt((PromptMessage("user", "a"),)),
     ChatPrompt((PromptMessage("system", "a", True), PromptMessage("user", "a <confidential>b</confidential>", True))),
     TextPrompt("<confidential>", public=True),
+    TextPrompt("a", form='{"json_schema":{"type":"object","properties":{"a":{"type":"number"}}}}'),
+    TextPrompt("a", form='{"regex":"("}'),
 )
 COMPUTED, LONGER = PROMPTS[1], PROMPTS[2]  # tokens that the service may see and may not; a chat's template
 SEALED: tuple[tuple[PromptField, bytes], ...] = (

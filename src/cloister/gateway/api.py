@@ -86,6 +86,14 @@ class Levels:
             raise LevelUnavailable("No vault here can verify an answer.", param="verify", hint="Leave it out.")
         return LEVELS[PARTITIONED]
 
+    def constrained(self, asked: Level) -> Level:
+        """The way of an answer with a form: to a process that may see the form and chooses the tokens."""
+        way = LEVELS[asked.with_form or asked.name]
+        if way.name not in self.offered:
+            message = f"With this, an answer at {asked.name!r} needs the level {way.name!r}, which is not offered here."
+            raise LevelUnavailable(message, param="response_format", hint="Leave it out.")
+        return way
+
 
 def _one_of(in_body: str | None, in_header: str | None, message: str, param: str) -> str | None:
     if in_body is not None and in_header is not None and in_body != in_header:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from cloister.backend.base import Job, OpenJob, VaultJob
-from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from cloister.errors import FormRefused, InvalidRequest, ModelNotFound, PromptTooLong
 from cloister.fairness import ANONYMOUS
 from cloister.gateway import schema
 from cloister.gateway.answer import Answer, ChatReply, Reply, StreamedAnswer
@@ -28,6 +28,7 @@ from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import generation_docs
 from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, Body, prompts_of, sealed_request_of
+from cloister.grammar.compiled import check, learn
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
 from cloister.messages.prompts import (
@@ -93,12 +94,14 @@ async def completions(request: Request, call: Call) -> Response:
 
 async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw: bytes) -> Answer:
     api = api_of(request)
-    form, sealed = (endpoint.field, endpoint.plain, endpoint.sealed), sealed_request_of(request)
-    body: Body = body_of(raw, *form, sealed, api.model)
+    kinds, sealed = (endpoint.field, endpoint.plain, endpoint.sealed), sealed_request_of(request)
+    body: Body = body_of(raw, *kinds, sealed, api.model)
     asked = api.levels.choose(body.protection, call.protection)
     level = api.levels.verified(asked) if body.verify else asked
+    level = api.levels.constrained(level) if body.has_form else level
     level.refuse(body.requested, logits=body.mpc_reveal == "logits")
     prompts = prompts_of(getattr(body, endpoint.field), endpoint.field, asked, sealed_request_of(request))
+    prompts, form = await _formed(request, prompts, body.form, level)
     session = RequestSession.choose(body.session, call.session, call.caller.tenant)
     if len(prompts) > 1:
         level.refuse({"prompt"} if level.obfuscates else ())
@@ -115,6 +118,7 @@ async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw
     for number, prompt in enumerate(prompts):
         job = await _job(request, prompt, level, session, call.caller.trust_group, body, hiding)
         params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
+        params = msgspec.structs.replace(params, grammar=form)
         echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
         seeds = [choice_seed(body.seed, which, drawn=not level.uses_vault) for which in range(body.n or 1)]
         prompts_read = 1 if hiding is None else 1 + hiding.params.fakes
@@ -172,6 +176,22 @@ def body_of(
     if body.model != model:
         raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {model!r}.")
     return body
+
+
+async def _formed(
+    request: Request, prompts: Sequence[AnyPrompt], form: str, level: Level
+) -> tuple[Sequence[AnyPrompt], str]:
+    """The form goes with each prompt to its vault, which checks it; or, checked, with the parameters."""
+    if form and any(isinstance(prompt, SealedPrompt) for prompt in prompts):
+        message = "response_format: In a sealed request a form is sealed with its prompt, for the vault alone."
+        raise FormRefused(message, param="response_format", hint="Use a Cloister client.")
+    if not form:
+        return prompts, ""
+    if level.uses_vault:
+        return [msgspec.structs.replace(cast(Prompt, prompt), form=form) for prompt in prompts], ""
+    reader: PromptReader = request.app.state.prompts
+    await reader.check(form)
+    return prompts, form
 
 
 async def _job(
@@ -251,6 +271,20 @@ class PromptReader:
         # Many short prompts in one request are as long as one long one: let others in between.
         await asyncio.sleep(0)
         return self._reading.read(prompt)
+
+    async def check(self, form: str) -> None:
+        """FormRefused if it cannot be followed."""
+
+        def refusal() -> FormRefused | None:
+            try:
+                learn(self._tokenizer)
+                check(form)
+            except FormRefused as refused:
+                return refused.with_traceback(None)  # its frames hold the form
+            return None
+
+        if refused := await asyncio.get_running_loop().run_in_executor(self._thread, refusal):
+            raise refused
 
     async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
         shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)

@@ -195,6 +195,8 @@ class Generation:
         choices = [choice for choice in self.choices if choice.prompt == prompt]
         try:
             params = [choice.params for choice in (choices[:1] if self._hides else choices)]
+            for choice in choices:  # as the job, the form leaves this object
+                choice.params = replace(choice.params, grammar="")
             streams = await self._backend.generate_all(self._answer.tenant, self._jobs.pop(prompt), params)
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # their locals hold the prompt

@@ -4,6 +4,7 @@ Sealed ones have a prompt's number, which only the sealed API sets."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from operator import not_
 from typing import Annotated, Any, Literal, cast
 
@@ -21,6 +22,8 @@ from pydantic import (
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
+from cloister.gateway.form import GuidedChoice, GuidedJson, GuidedText, ResponseFormat, StructuredOutputs
+from cloister.grammar.form import FIELDS, form_of
 from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
 from cloister.messages.prompts import ObfuscationParams, Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
@@ -82,7 +85,6 @@ OnlyTextAnswer = Annotated[Any, _asks_nothing("modalities", "Answers are text: o
 NoAudio = Annotated[Any, _asks_nothing("audio", "Answers are text, not audio")]
 NoWebSearch = Annotated[Any, _asks_nothing("web_search_options", "Models here do not search the web")]
 NoSuffix = Annotated[str | None, _only(not_, "Insertion before a suffix is not supported")]
-OnlyText = Annotated[str, _only(lambda kind: kind == "text", "Only the response format 'text' is supported")]
 _SCORED = f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}"
 NoPromptLogprobs = Annotated[Any, _only(lambda value: value is None, _SCORED)]
 PlainPrompts = Annotated[Any, AfterValidator(given_prompts), WithJsonSchema(_SCHEMA)]
@@ -90,10 +92,6 @@ PlainPrompts = Annotated[Any, AfterValidator(given_prompts), WithJsonSchema(_SCH
 
 class StreamOptions(Given):
     include_usage: bool | None = None
-
-
-class ResponseFormat(Given):
-    type: OnlyText = Field(json_schema_extra={"const": "text"})
 
 
 class SealedCount(Given):
@@ -195,6 +193,11 @@ class GenerationRequest(KnownFields):
     stop_recitation: bool | None = Field(
         default=None, description="at 'partitioned': the vault ends an answer that recites its system prompt"
     )
+    guided_json: GuidedJson = Field(default=None, description="a JSON schema; this and the next four as in vLLM")
+    guided_regex: GuidedText = None
+    guided_choice: GuidedChoice = None
+    guided_grammar: GuidedText = Field(default=None, description="Lark, as llguidance reads it")
+    structured_outputs: StructuredOutputs = None
     verify: bool | None = Field(
         default=None, description="tokens leave when a vault that read the prompt computed the same; not at 'mpc'"
     )
@@ -212,7 +215,17 @@ class GenerationRequest(KnownFields):
         off |= {"min_tokens": (None, 0)}
         off |= {"stop_recitation": (None, False), "verify": (None, False)}
         used = {name for name, values in off.items() if getattr(self, name) not in values}
+        used |= {"response_format"} if self.has_form else set()
         return used | ({"stop_token_ids"} if self.stop_token_ids else set())
+
+    @cached_property
+    def form(self) -> str:
+        return form_of({name: getattr(self, name, None) for name in FIELDS})
+
+    @property
+    def has_form(self) -> bool:
+        """Also where it was sealed with the prompt."""
+        return bool(self.form or getattr(self, "constrained", None))
 
     @property
     def stop_strings(self) -> list[str]:
@@ -230,7 +243,7 @@ class ChatOptions(GenerationRequest):
     max_completion_tokens: Annotated[int | None, Whole] = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Whole] = Field(default=None, ge=0, le=20, description="needs logprobs: true")
-    response_format: ResponseFormat | None = None
+    response_format: ResponseFormat = Field(default=None, description="what the answer must look like")
     tools: NoTools = Field(default=None, json_schema_extra=EMPTY)
     tool_choice: NoToolChoice = _unserved("tool_choice")
     functions: NoTools = Field(default=None, json_schema_extra=EMPTY)
@@ -269,6 +282,7 @@ class SealedChatRequest(ChatOptions):
     """The same with sealed messages: one prompt, however many messages there are."""
 
     messages: Annotated[SealedCount, _only(lambda count: count.sealed == 1, "All messages are sealed as one")]
+    constrained: bool | None = None  # a form is sealed with them
 
 
 class CompletionOptions(GenerationRequest):
@@ -315,6 +329,7 @@ class CompletionRequest(CompletionOptions):
 
 class SealedCompletionRequest(CompletionOptions):
     prompt: SealedCount
+    constrained: bool | None = None  # a form is sealed with each
 
 
 Body = ChatOptions | CompletionOptions

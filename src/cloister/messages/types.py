@@ -50,12 +50,13 @@ class RequestMessage(Message, frozen=True):
         return f"{type(self).__name__}(request_id={self.request_id})"
 
 
-class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
+class SamplingParams(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
     """temperature 0 is greedy; top_k 0 and top_p 1 are off. No token of `stop_tokens` comes before `min_tokens` others.
     Token t's draw depends on `seed` and t alone; None is drawn
     by the process that reads the prompt. `logprobs`: alternatives beside the chosen token (0: it only). `mpc_reveal`:
     what is opened to the prompt's holder. `stop_recitation`: see vault.recitation. `embed`: no token is wanted, but the
-    prompt's vector."""
+    prompt's vector. `grammar`: the form that the answer follows (grammar.constraint), only where tokens are chosen by a
+    process that may see it."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
@@ -76,6 +77,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     mpc_reveal: Revealed = "token"
     stop_recitation: bool = False
     embed: bool = False
+    grammar: Annotated[str, Meta(max_length=65536)] = ""
 
     def seeded(self, seed: int | None) -> Self:
         """Drawn here, if the request named none."""

@@ -173,6 +173,8 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
             asked.append((CHAT, {**common, "messages": chat["messages"], "temperature": 0}))
             response = {"input": chat["messages"], "include": ["message.output_text.logprobs"], "max_output_tokens": 2}
             asked.append((RESPONSES, {name: common[name] for name in common if name != "max_tokens"} | response))
+            form = {"response_format": {"type": "json_object"}} if is_open else {"constrained": True}
+            asked.append((CHAT, {**common, "messages": chat["messages"], **form}))
         for more in ({"encoding_format": "base64", "dimensions": 1}, {}):
             given = {"model": model, "protection": level, "input": "a" if is_open else SEALED}
             asked.append((EMBEDDINGS, {**given, **more}))

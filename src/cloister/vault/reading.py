@@ -10,8 +10,9 @@ import msgspec
 
 from cloister.channel.sealing import open_prompt
 from cloister.engine.base import EngineRequest
-from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong, ProtocolError
-from cloister.levels import LEVELS
+from cloister.errors import FormRefused, InvalidRequest, LevelUnavailable, PromptTooLong, ProtocolError
+from cloister.grammar.compiled import check
+from cloister.levels import LEVELS, Decodes
 from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, Prompt
 from cloister.messages.types import SamplingParams
@@ -86,7 +87,12 @@ class Reader:
             raise InvalidRequest(
                 "This node computes prompts exactly and no other way.", param="obfuscation", hint="Leave compact out."
             )
-        return opened(assigned.prompt)
+        prompt = opened(assigned.prompt)
+        if prompt.form:
+            if LEVELS[assigned.level].decodes is not Decodes.VAULT:
+                raise FormRefused("A form is followed where a vault decodes alone.", param="response_format")
+            check(prompt.form)
+        return prompt
 
     def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[EngineRequest]:
         """Their answers may all be as long as the longest prompt leaves room for."""
@@ -99,7 +105,7 @@ class Reader:
                 param="prompt",
                 hint="Shorten the prompt.",
             )
-        params = msgspec.structs.replace(params.seeded(params.seed), max_tokens=left)
+        params = msgspec.structs.replace(params.seeded(params.seed), max_tokens=left, grammar=prompts[0].form)
         compact = _compact(assigned) and not self._windowed and len({prompt.public for prompt in read}) == 1
         return [
             EngineRequest(

@@ -1,0 +1,137 @@
+"""A form as JSON text becomes the source of a grammar, bounded before anything is compiled. A form is an object with
+one of: json_schema; json_object, true; regex; choice, a list of texts; grammar, Lark as llguidance reads it."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from math import lcm, prod
+from typing import Any, Literal, NamedTuple
+
+from cloister.grammar.form import MOST_CHARACTERS
+from cloister.grammar.pattern import MOST_PATTERN, check_pattern
+from cloister.grammar.refusal import malformed, too_large
+
+Kind = Literal["json_schema", "regex", "grammar"]  # what the library compiles
+MOST_KEYS = 1024  # in all objects of a schema together
+MOST_DEPTH = 64
+MOST_CHOICES = 1024
+MOST_COUNTED = 100_000  # minItems, maxLength …
+MOST_MULTIPLE = 2_000  # least common multiple of all multipleOf, and a fifth of their sum
+MOST_INTERSECTED = 8  # patterns of a schema, where one value may have to match several
+MOST_RULES = 200  # lines of a grammar
+MOST_GRAMMAR = 4096  # characters of a grammar, without the JSON in it
+_COUNTED = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_REPEATED = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
+MOST_REPEATED = 10_000  # all counts of a grammar, multiplied
+# As Python's json writes it. White space at will would let a small model write it without end.
+SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class Constraint(NamedTuple):
+    kind: Kind
+    source: str
+
+
+def read_form(form: str) -> Constraint:
+    """FormRefused, without a word of it, where it is malformed or goes beyond a bound."""
+    if len(form) > MOST_CHARACTERS:
+        raise too_large(f"A form may have {MOST_CHARACTERS} characters.")
+    try:
+        given = json.loads(form, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise malformed() from None
+    if not isinstance(given, dict) or len(given) != 1:
+        raise malformed()
+    [(kind, value)] = given.items()
+    if kind == "json_object" and value is True:
+        return Constraint("json_schema", '{"type":"object"}')
+    if kind == "json_schema" and isinstance(value, dict):
+        _check_schema(value)
+        return Constraint("json_schema", json.dumps(value, ensure_ascii=False))
+    if kind == "choice" and isinstance(value, list) and value and all(isinstance(one, str) and one for one in value):
+        if len(value) > MOST_CHOICES:
+            raise too_large(f"There may be {MOST_CHOICES} choices.")
+        return Constraint("grammar", "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value))
+    if kind == "regex" and isinstance(value, str) and value:
+        check_pattern(value)
+        return Constraint(kind, value)
+    if kind == "grammar" and isinstance(value, str) and value:
+        _check_grammar(value)
+        return Constraint(kind, value)
+    raise malformed()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and Infinity, which are not JSON
+
+
+def json_part(schema: Mapping[str, Any]) -> str:
+    """JSON of this schema, as a part of a grammar."""
+    return f"%json {json.dumps({'x-guidance': SPACED, **schema}, ensure_ascii=False)}"
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    keys, patterns, multiples, intersects = 0, list[str](), list[int](), False
+    for value, depth in _nodes(schema):
+        if depth > MOST_DEPTH:
+            raise too_large(f"A schema may be {MOST_DEPTH} levels deep.")
+        if not isinstance(value, dict):
+            continue
+        keys += len(value)
+        if keys > MOST_KEYS:
+            raise too_large(f"A schema may have {MOST_KEYS} keys.")
+        if any(isinstance(count := value.get(name), int | float) and count > MOST_COUNTED for name in _COUNTED):
+            raise too_large(f"A count in a schema may be {MOST_COUNTED}.")
+        if value.get("x-guidance", SPACED) != SPACED:  # the library's own options
+            raise malformed()
+        named = value.get("patternProperties")
+        patterns += named if isinstance(named, dict) else ()
+        patterns += [one for one in (value.get("pattern"),) if isinstance(one, str)]  # a property may have this name
+        if type(multiple := value.get("multipleOf")) in (int, float):
+            multiples.append(_significand(multiple))
+        intersects = intersects or "allOf" in value or len({"$ref", "pattern"} & value.keys()) == 2
+    if intersects and len(patterns) > MOST_INTERSECTED:
+        raise too_large(f"Beside allOf there may be {MOST_INTERSECTED} patterns.")
+    for pattern in patterns:
+        check_pattern(pattern)
+    if sum(map(len, patterns)) > MOST_PATTERN:
+        raise too_large(f"All patterns together may have {MOST_PATTERN} characters.")
+    if lcm(*multiples) > MOST_MULTIPLE or sum(multiples) > 5 * MOST_MULTIPLE:
+        raise too_large(f"A multipleOf may be {MOST_MULTIPLE}.")
+
+
+def _significand(number: Any) -> int:
+    """Its digits as a whole number: a regex that counts multiples has as many states."""
+    digits = Decimal(str(number)).normalize().as_tuple().digits
+    return int("".join(map(str, digits))) or 1
+
+
+def _nodes(schema: Any) -> Iterator[tuple[Any, int]]:
+    left = [(schema, 1)]
+    while left:
+        value, depth = left.pop()
+        yield value, depth
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += [(each, depth + 1) for each in inside if isinstance(each, dict | list)]
+
+
+def _check_grammar(grammar: str) -> None:
+    """Its parts of JSON are checked as schemas; they count together."""
+    if grammar.lstrip().startswith("{"):  # the library would read another language
+        raise malformed()
+    rest, *parts = grammar.split("%json")
+    schemas: list[Any] = []
+    for part in parts:
+        try:
+            schema, end = json.JSONDecoder().raw_decode(part.lstrip())
+        except (ValueError, RecursionError):
+            raise malformed() from None
+        schemas.append(schema)
+        rest += "\n" * part[:1].isspace() + part.lstrip()[end:]
+    _check_schema({"": schemas})
+    if len(rest) > MOST_GRAMMAR or rest.count("\n") > MOST_RULES:
+        raise too_large(f"A grammar may have {MOST_RULES} lines and {MOST_GRAMMAR} characters, beside its JSON.")
+    counts = [int(count) for found in _REPEATED.finditer(rest) for count in found.groups() if count]
+    if prod(max(1, count) for count in counts) > MOST_REPEATED:
+        raise too_large(f"All counts of a grammar, multiplied, may be {MOST_REPEATED}.")
