@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -75,13 +76,14 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b""
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        return [token for message in messages for token in self.encode(message["content"])]
+    def render_chat(self, messages: list[dict[str, Any]], words: Any = None) -> list[int]:
+        said = [token for message in messages for token in self.encode(message["content"])]
+        return [*(self.encode(json.dumps(words)) if words else ()), *said]
 
     def render_chat_beside(
-        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]], words: Any = None
     ) -> tuple[list[int], list[int]]:
-        mine, other = self.render_chat(messages), self.render_chat(twin)
+        mine, other = self.render_chat(messages, words), self.render_chat(twin)
         same = next(
             (i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(map(len, (mine, other)))
         )

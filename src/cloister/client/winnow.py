@@ -53,9 +53,12 @@ class Winnower:
         self._waiting: deque[tuple[int, bytes]] = deque()  # for when every stream has this number of events
 
     @classmethod
-    def hiding(cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes) -> tuple[Self, bytes]:
-        """Substitutes are taken out of the fields. ObfuscationRefused where what is left says a secret."""
-        secret = secrets.of(headers, fields, prompt)
+    def hiding(
+        cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes, beside: bytes = b""
+    ) -> tuple[Self, bytes]:
+        """Substitutes are taken out of the fields. ObfuscationRefused where what is left says a secret. `beside`: what
+        is sealed with the prompt, as it stands in the object."""
+        secret = secrets.of(headers, fields, prompt + beside)
         hidden: dict[str, Any] = {"index_secret": b64encode(secret).decode()}
         try:
             given = msgspec.json.decode(fields.get("obfuscation", b"null"), type=dict[str, Any] | None)
@@ -68,7 +71,7 @@ class Winnower:
                 options.setdefault("fakes", len(substitutes))
             fields["obfuscation"] = msgspec.Raw(msgspec.json.encode(options))
         hidden |= _checked(headers, fields, prompt, searched=bool(options.get("auto_redact")))
-        return cls(secret), b'{"hidden":%b,"given":%b}' % (json.dumps(hidden).encode(), prompt)
+        return cls(secret), b'{"hidden":%b,"given":%b%b}' % (json.dumps(hidden).encode(), prompt, beside)
 
     def head(self, head: InnerHead) -> InnerHead:
         """The answer's head as it will be for one answer; ChannelBroken where the node does not say of how many."""

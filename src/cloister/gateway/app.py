@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def create_api(
     app = FastAPI(title="Cloister", description=text, version=__version__, lifespan=lifespan, **BARE)
     levels = Levels(backend.ready.levels, backend.ready.why_not, backend.ready.verify)
     app.state.prompts = prompts
-    app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics)
+    parsing = replace(tokenizer.parsing, named=settings.tool_parser)
+    app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics, parsing)
     drain = app.state.drain = Drain()
     app.add_middleware(Guard, metrics=metrics, drain=drain, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -26,10 +26,12 @@ from cloister.gateway.choice import Choice, Echo, StopStrings
 from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, Body, prompts_of, sealed_request_of
+from cloister.gateway.schema import MAX_CHOICES, Body, prompts_of, sealed_request_of
+from cloister.gateway.tool_fields import AnyPrompt
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
 from cloister.messages.prompts import (
+    MAX_CALLS,
     ChatPrompt,
     ObfuscationParams,
     ObfuscationSecrets,
@@ -96,6 +98,8 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     level = api.levels.verified(asked) if body.verify else asked
     level.refuse(body.requested, logits=body.mpc_reveal == "logits")
     prompts = prompts_of(getattr(body, endpoint.field), endpoint.field, asked, sealed_request_of(request))
+    if isinstance(body, schema.ChatOptions):
+        prompts = [body.completed(prompt) for prompt in prompts]
     session = RequestSession.choose(body.session, call.session, call.caller.tenant)
     if len(prompts) > 1:
         level.refuse({"prompt"} if level.obfuscates else ())
@@ -116,7 +120,8 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
         cost += prompts_read * (_most_read(job, context) + params.max_tokens * len(seeds))
         for seed in seeds * prompts_read:
             seeded = msgspec.structs.replace(params, seed=seed)
-            choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo))
+            read_as = _read_as(api, body)
+            choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo, **read_as))
             jobs.append(job)
     if tenant.startswith(ANONYMOUS) and cost > (most := api.settings.token_budget or BUDGET_CONTEXTS * context):
         message = f"One token pays for {most} tokens of text; this call could take {cost}."
@@ -131,6 +136,15 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     if not body.stream:
         return Answer(generation, reply, call.deadline, headers)
     return StreamedAnswer(generation, reply, call.deadline, headers, api.settings.beat_ms / 1000)
+
+
+def _read_as(api: Api, body: Body) -> dict[str, Any]:
+    """How a choice's text is read: of a chat calls and reasoning are told apart from content."""
+    if not isinstance(body, schema.ChatOptions):
+        return {}
+    tools, most = body.offers_tools, 1 if body.parallel_tool_calls is False else MAX_CALLS
+    parser = api.parsing.parser(tools=tools, thinks=body.thinks)
+    return {"parser": parser, "visible": api.parsing.markers(tools=tools), "most_calls": most}
 
 
 _X = "x" * 64
@@ -255,7 +269,7 @@ class PromptReader:
 
 def _is_long(prompt: Prompt) -> bool:
     if isinstance(prompt, ChatPrompt):
-        characters = sum(len(message.content) for message in prompt.messages)
+        characters = len(prompt.tools) + sum(len(message.content) for message in prompt.messages)
         return len(prompt.messages) > _MANY_MESSAGES or characters > _LONG_CHARACTERS
     return isinstance(prompt, TextPrompt) and len(prompt.text) > _LONG_CHARACTERS
 

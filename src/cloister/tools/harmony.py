@@ -32,7 +32,7 @@ class Harmony(Parser):
             self._say(found, self._held)
         elif self._first and not self._held.startswith(_BEGINS):  # a header that was cut off is no text
             found.content = self._held
-        self._held = ""
+        self._held, self._header, self._first = "", None, False
         return found
 
     def _between(self) -> bool:

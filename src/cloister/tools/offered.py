@@ -35,9 +35,12 @@ def read_offered(text: str) -> Offered | None:
     tools, choice = given.get("tools"), given.get("choice")
     try:
         checked = check_tools(tools) or []
-        named = check_choice(choice, checked)
     except ValueError as wrong:
         raise InvalidRequest(f"tools: {wrong}.", param="tools") from None
+    try:
+        named = check_choice(choice, checked)
+    except ValueError as wrong:
+        raise InvalidRequest(f"tool_choice: {wrong}.", param="tool_choice") from None
     return Offered(checked, named, given.get("parallel") is not False) if checked and named != "none" else None
 
 
@@ -113,6 +116,17 @@ def check_words(words: Any) -> dict[str, Any] | None:
             raise ValueError(f"A value is a text of at most {_LONGEST_WORD} characters, a number, true, false or null")
     check_json(words)
     return words
+
+
+def written_words(words: dict[str, Any] | None, thinks: bool | None) -> str:
+    """Empty where there are none; ValueError where they contradict each other or are too long."""
+    given = dict(words or {})
+    if thinks is not None and given.setdefault("enable_thinking", thinks) != thinks:
+        raise ValueError("enable_thinking and chat_template_kwargs say different things")
+    text = json.dumps(given, ensure_ascii=False) if given else ""
+    if len(text) > MOST_BESIDE["template"]:
+        raise ValueError(f"Words for the template have at most {MOST_BESIDE['template']} characters")
+    return text
 
 
 def arguments_of(text: str) -> dict[str, Any]:
