@@ -139,7 +139,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
 
 
 def _read_as(api: Api, body: Body) -> dict[str, Any]:
-    """How a choice's text is read: of a chat calls and reasoning are told apart from content."""
+    """How a choice's text is read: a chat has calls and reasoning beside content."""
     if not isinstance(body, schema.ChatOptions):
         return {}
     tools, most = body.offers_tools, 1 if body.parallel_tool_calls is False else MAX_CALLS

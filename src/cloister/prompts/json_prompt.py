@@ -199,7 +199,7 @@ class _Beside(Struct, forbid_unknown_fields=True):
 
 
 def _unwrapped(data: bytes) -> tuple[_Beside | None, bytes]:
-    """A prompt that is an object of its own has "text" and "public", never "given"."""
+    """A prompt that is itself an object has "text" and "public", never "given"."""
     if not data.lstrip().startswith(b"{") or b'"given"' not in data:
         return None, data
     try:

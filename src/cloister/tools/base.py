@@ -159,7 +159,7 @@ def load(text: str) -> Any:
 
 
 def load_several(text: str, between: str) -> list[Any]:
-    """Values with nothing but signs of `between` among them; empty where one is not JSON."""
+    """Values that signs of `between` separate; empty where one is not JSON."""
     decoder, values, at = json.JSONDecoder(parse_constant=_no_number), [], 0
     try:
         while text := text[at:].lstrip(between):

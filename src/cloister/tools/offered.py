@@ -1,4 +1,4 @@
-"""What a request says of tools, as the prompt's reader gets it: {"tools": […], "choice": …, "parallel": …}; and the
+"""A request's tools as the prompt's reader gets them: {"tools": […], "choice": …, "parallel": …}; and the
 words for the template. Both are checked where they are read, and errors have none of their words."""
 
 import json
@@ -45,7 +45,7 @@ def read_offered(text: str) -> Offered | None:
 
 
 def check_tools(tools: Any) -> list[dict[str, Any]] | None:
-    """ValueError unless all are functions with names of their own, small enough to be read."""
+    """ValueError unless all are functions with different names, small enough to be read."""
     if tools is None:
         return None
     if not isinstance(tools, list) or len(tools) > MOST_TOOLS:
