@@ -100,6 +100,19 @@ def saying(path: str, text: str, **fields: Any) -> dict[str, Any]:
     return chat_body(messages=[{"role": "user", "content": text}], **fields)
 
 
+def calling(secret: str) -> dict[str, Any]:
+    """Tools, a call, its result, reasoning and words for the template: all of them say the secret."""
+    function = {"name": secret, "description": secret, "parameters": {"properties": {secret: {"enum": [secret]}}}}
+    call = {"id": secret, "type": "function", "function": {"name": secret, "arguments": json.dumps({secret: secret})}}
+    messages = [
+        {"role": "user", "content": secret},
+        {"role": "assistant", "tool_calls": [call], "reasoning_content": secret},
+        {"role": "tool", "tool_call_id": secret, "content": secret},
+    ]
+    tools = [{"type": "function", "function": function}]
+    return chat_body(messages=messages, tools=tools, chat_template_kwargs={"word": secret})
+
+
 def held_while_decoding(running: Gateway, path: str, body: dict[str, Any], secret: str) -> int:
     """How often the secret is in the gateway's memory while the answer comes."""
     with httpx.Client(base_url=running.url, headers=KEY, timeout=60) as client:
@@ -136,6 +149,13 @@ def test_no_prompt_is_left_while_its_answer_comes(
     assert held_while_decoding(forgetful, path, body, secret) == 0
 
 
+def test_no_tool_is_left_while_its_answer_comes(forgetful: Gateway) -> None:
+    for stream in (True, False):
+        secret = f"canary-{secrets.token_hex(8)}"
+        body = {**calling(secret), "protection": "partitioned", "stream": stream, "session": "s"}
+        assert held_while_decoding(forgetful, CHAT, body, secret) == 0
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway, path: str) -> None:
     """The JSON parser takes strings in pieces of 16 bytes, and leaves on the stack the one in which a string ends."""
@@ -147,6 +167,10 @@ def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway,
             body = {**saying(path, secret, protection="partitioned", max_tokens=1), **one}
             assert client.post(path, json=body).status_code == 200
             left += forgetful.holds(secret[-10:])
+            if path == CHAT:
+                body = {**calling(secret[:60]), "protection": "partitioned", "max_tokens": 1}
+                assert client.post(path, json=body).status_code == 200
+                left += forgetful.holds(secret[:60][-10:])
     assert left == 0
 
 
@@ -197,6 +221,9 @@ def test_nothing_is_left_of_what_was_refused(forgetful: Gateway, level: str) -> 
         (CHAT, {**saying(CHAT, secret, stream=True, n=3), "messages": tagged}),
         (COMPLETIONS, {**saying(COMPLETIONS, secret), "prompt": {"text": f"<confidential>{secret}", "public": True}}),
         (CHAT, saying(CHAT, secret * 100)),
+        (CHAT, {**calling(secret), "tool_choice": {"type": "function", "function": {"name": secret}}}),
+        (CHAT, {**calling(secret), "tools": [{"type": "function", "function": {"name": f"{secret} {secret}"}}]}),
+        (CHAT, {**calling(secret), "chat_template_kwargs": {secret: [secret]}}),
     ]
     with httpx.Client(base_url=forgetful.url, headers=KEY) as client:
         for path, body in bodies:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -148,8 +148,17 @@ def _read_as(api: Api, body: Body) -> dict[str, Any]:
 
 
 _X = "x" * 64
+_DEEP = reduce(lambda inner, _: {_X: [_X, inner]}, range(14), _X)
+_CALL = {"id": _X, "type": "function", "function": {"name": _X, "arguments": json.dumps({_X: _X})}}
+_TURNS = [
+    {"role": "user", "content": _X},
+    {"role": "assistant", "tool_calls": [_CALL], "reasoning_content": _X},
+    {"role": "tool", "content": _X, "tool_call_id": _X},
+]
+_TOOL = {"type": "function", "function": {"name": _X, "description": _X, "parameters": _DEEP}}
+_CHAT = {"model": _X, "messages": _TURNS, "tools": [_TOOL], "chat_template_kwargs": {_X: _X}, "protection": _X}
 _OTHER_WORDS = {
-    "messages": json.dumps({"model": _X, "messages": [{"role": "user", "content": _X}], "protection": _X}),
+    "messages": json.dumps(_CHAT),
     "prompt": json.dumps({"model": _X, "prompt": _X, "protection": _X}),
 }
 
