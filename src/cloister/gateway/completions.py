@@ -148,7 +148,7 @@ def _read_as(api: Api, body: Body) -> dict[str, Any]:
 
 
 _X = "x" * 64
-_DEEP = reduce(lambda inner, _: {_X: [_X, inner]}, range(14), _X)
+_DEEP: Any = reduce(lambda inner, _: {_X: [_X, inner]}, range(14), cast(Any, _X))
 _CALL = {"id": _X, "type": "function", "function": {"name": _X, "arguments": json.dumps({_X: _X})}}
 _TURNS = [
     {"role": "user", "content": _X},

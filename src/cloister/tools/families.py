@@ -67,7 +67,11 @@ class Parsing:
         inner: Parser = FAMILIES[self.family]() if tools or self.family == "harmony" else Plain()
         if (pair := self.pair) is None or self.family == "harmony":
             return inner
-        return Thinking(inner, pair, opens=self.tails.get(thinks, "").rstrip().endswith(pair[0]))
+        return Thinking(inner, pair, opens=self.opens(thinks))
+
+    def opens(self, thinks: bool | None) -> bool:
+        """Whether the prompt ends within reasoning."""
+        return self.pair is not None and self.tails.get(thinks, "").rstrip().endswith(self.pair[0])
 
     def markers(self, *, tools: bool) -> dict[int, str]:
         """The special tokens whose names are text here."""
