@@ -109,11 +109,6 @@ _NO_MINIMUM = Refusal("min_tokens", "At the level 'mpc' the model's end tokens s
 _STOPS_SHOW = Refusal(
     "stop_token_ids", "A token of a secret among them would show which variant is real.", "Use `stop`, or leave it out."
 )
-_NO_TOOLS = Refusal(
-    "tools",
-    "At the level 'obfuscated' a secret in a call, of which each variant has its own, is not replaced yet.",
-    "Leave tools out, or ask for the level 'partitioned'.",
-)
 _ENDS_APART = "One of λ+1 answers would end before the others, and show which is real."
 
 
@@ -190,7 +185,6 @@ LEVELS: dict[str, Level] = {
                 _ONLY_MPC,
                 Refusal("stop_recitation", _ENDS_APART, "Leave it out, or ask for the level 'partitioned'."),
                 *_several_hidden(),
-                _NO_TOOLS,
                 *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
                 _STOPS_SHOW,
             ),

@@ -27,6 +27,7 @@ from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
+from cloister.tools.families import Parsing
 from cloister.vault.process import Vault
 from tests.models.architectures import CONFIGS, VOCABULARY, random_model
 
@@ -69,6 +70,7 @@ class ByteTokenizer:
         return list(text.encode())
 
     special = ()
+    parsing = Parsing()
 
     def decode(self, tokens: Any) -> str:
         return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")

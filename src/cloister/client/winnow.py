@@ -70,7 +70,7 @@ class Winnower:
             if isinstance(substitutes, list):
                 options.setdefault("fakes", len(substitutes))
             fields["obfuscation"] = msgspec.Raw(msgspec.json.encode(options))
-        hidden |= _checked(headers, fields, prompt, searched=bool(options.get("auto_redact")))
+        hidden |= _checked(headers, fields, prompt, beside, searched=bool(options.get("auto_redact")))
         return cls(secret), b'{"hidden":%b,"given":%b%b}' % (json.dumps(hidden).encode(), prompt, beside)
 
     def head(self, head: InnerHead) -> InnerHead:
@@ -129,10 +129,10 @@ class Winnower:
         return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool) -> dict[str, list[str]]:
+def _checked(headers: Headers, fields: Fields, prompt: bytes, beside: bytes, *, searched: bool) -> dict[str, list[str]]:
     """What the vault compares with secrets that it alone knows. Refuses a marked one outside the prompt."""
     try:
-        given = msgspec.json.decode(prompt)
+        given = msgspec.json.decode(b"[%b,{%b}]" % (prompt, beside[1:]))
         values = {name: msgspec.json.decode(value) for name, value in fields.items()}
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise InvalidRequest("The body is not a JSON object.") from None

@@ -166,6 +166,7 @@ class Tokenizer:
         return ids, encode(rendered.until(shared_length(rendered.plain, other)))
 
     def warm(self) -> None:
+        assert self.parsing
         for token in self.encode("a", add_special_tokens=True):
             self.token_bytes(token)
             self.stream().push([token])

@@ -79,6 +79,6 @@ class Parsing:
         wanted = {*names, *(self.pair or ())}
         return {token: name for token, name in self.special.items() if name in wanted}
 
-    def read(self, text: str, *, tools: bool) -> Parsed:
-        parser = self.parser(tools=tools)
+    def read(self, text: str, *, tools: bool, thinks: bool | None = None) -> Parsed:
+        parser = self.parser(tools=tools, thinks=thinks)
         return parser.push(text).add(parser.finish())
