@@ -79,8 +79,13 @@ class ByteTokenizer:
         return bytes([token]) if token < 256 else b""
 
     def render_chat(self, messages: list[dict[str, Any]], words: Any = None) -> list[int]:
-        said = [token for message in messages for token in self.encode(message["content"])]
+        said = [token for message in messages for token in self.encode(self._turn(message))]
         return [*(self.encode(json.dumps(words)) if words else ()), *said]
+
+    @staticmethod
+    def _turn(message: dict[str, Any]) -> str:
+        more = {name: value for name, value in message.items() if name not in ("role", "content")}
+        return str(message["content"]) + (json.dumps(more) if more else "")
 
     def render_chat_beside(
         self, messages: list[dict[str, Any]], twin: list[dict[str, Any]], words: Any = None
