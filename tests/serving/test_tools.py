@@ -64,3 +64,25 @@ def test_the_model_calls_and_answers_with_the_result(way: str, level: str, real_
             last = stream.get_final_completion().choices[0]
     assert (last.finish_reason, last.message.content) == ("stop", "It is 25 degrees in Madrid.")
     assert prompt_tokens == 412, "the same prompt at every level, in the clear and sealed"
+
+
+@pytest.mark.parametrize("way", ["plain", "verified"])
+def test_at_obfuscated_a_call_with_a_secret_goes_on_in_its_session(way: str, real_server: str) -> None:
+    marked = asked('<redacted category="place">Madrid</redacted>')
+    hidden: dict[str, Any] = {"protection": "obfuscated", "session": f"tools-{way}"}
+    hidden["obfuscation"] = {"substitutes": [["Vienna"], ["Lisbon"]]}
+    with connected(way, real_server) as connect:
+        client = connect("cloister-dev")
+        more: dict[str, Any] = {"model": client.models.list().data[0].id, "tools": TOOLS, "temperature": 0}
+        more["extra_body"] = hidden
+        messages: list[Any] = [*MESSAGES[:-1], marked]
+        with client.chat.completions.stream(messages=messages, max_tokens=60, **more) as stream:
+            for _ in stream:
+                pass
+            choice = stream.get_final_completion().choices[0]
+        [call] = choice.message.tool_calls or []
+        assert (choice.finish_reason, json.loads(call.function.arguments)) == ("tool_calls", {"city": "Madrid"})
+        messages.append(choice.message.model_dump(exclude_none=True, exclude={"parsed"}))
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": "25 degrees in Madrid"})
+        last = client.chat.completions.create(messages=messages, max_tokens=30, **more).choices[0]
+    assert (last.finish_reason, last.message.content) == ("stop", "It is 25 degrees in Madrid.")
