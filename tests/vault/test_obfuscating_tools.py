@@ -18,6 +18,7 @@ from cloister.messages.prompts import (
     write_prompt,
 )
 from cloister.messages.types import SamplingParams
+from cloister.tools.families import Parsing
 from tests.vault.node import Room
 
 NAMES = ("Ann", "Bob", "Eve")
@@ -117,3 +118,21 @@ def test_a_number_that_is_a_secret_is_refused(room: Room) -> None:
 def test_malformed_tools_are_refused(room: Room) -> None:
     with pytest.raises(InvalidRequest):
         prompts(room, 1, PromptMessage("user", f"I am {TAGGED}."), tools='{"tools": [1]}')
+
+
+def test_answers_come_back_without_their_reasoning_and_surplus_calls(room: Room) -> None:
+    room.vault._obfuscating._parsing = Parsing("<think></think>")
+    user, one = PromptMessage("user", f"I am {TAGGED}."), json.loads(tools())
+    single = json.dumps({**one, "parallel": False})
+    places = prompts(room, 1, user, tools=single)
+    made = '<tool_call>{"name": "find", "arguments": {}}</tool_call>'
+    streams = {places[said(name)]: f"<think>{name}?</think>{name}{made * 2}\0".encode() for name in NAMES}
+    room.say(Answered(1, tuple(tuple(streams[place]) for place in range(3))))
+    for number, reasoning in ((2, ""), (3, "Ann?")):
+        given = PromptMessage("assistant", "Ann", False, (call({}),), "", reasoning)
+        found = prompts(room, number, user, given, PromptMessage("user", "So?"), tools=single)
+        assert len(found) == 3 and all(text.count('"name": "find", "arguments"') == 1 for text in found)
+        assert ["Bob?" in text for text in found].count(True) == bool(reasoning), (
+            "each its own reasoning, where it counts"
+        )
+        assert not any("Ann" in text for text in found if "Bob" in text or "Eve" in text)
