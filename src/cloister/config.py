@@ -18,6 +18,7 @@ KernelChoice = Literal["auto", "gpu", "native", "reference"]
 MpcChoice = Literal["auto", "local", "off"]
 MpcCache = Literal["full", "mpcache"]
 AttesterChoice = Literal["auto", "software", "tsm"]
+ToolParser = Literal["auto", "hermes", "llama3", "mistral", "gemma", "harmony"]
 GpuEvidenceChoice = Literal["auto", "none", "nvml"]
 
 DEVELOPMENT_KEY = "cloister-dev"
@@ -107,6 +108,9 @@ class GatewaySettings(_Frozen):
     )
     node_name: str | None = option(None, "This node's name in that list.", metavar="NAME", show_default="none")
     spent: Path | None = option(None, "Where spent tokens are kept.", metavar="DIR", show_default="the data folder")
+    tool_parser: ToolParser = option(
+        "auto", "How calls of tools are written in answers; auto: as the model's chat template says.", metavar="FAMILY"
+    )
     token_budget: int = option(0, "What one token pays for, in tokens of text; 0: 16 of the model's contexts.", ge=0)
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")

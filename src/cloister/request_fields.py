@@ -18,13 +18,11 @@ SUBSTITUTES_HEADER = "X-Cloister-Substitutes"
 UNUSED = frozenset(
     (
         *("user", "metadata", "store", "prediction", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "reasoning_effort", "verbosity", "parallel_tool_calls"),
+        *("prompt_cache_retention", "reasoning_effort", "verbosity"),
     )
 )  # their values change nothing; clients that seal leave them out
 
 SAY_NOTHING: dict[str, tuple[object, ...]] = {
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "modalities": (None, ["text"]),

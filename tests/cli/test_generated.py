@@ -36,7 +36,7 @@ SERVE_OPTIONS = """
     usage tokens-a-day requests-a-day tls-cert tls-key allow-origin log-format
     cloud node-name spent token-budget host port model served-model-name dtype weights keys threads kernels kv-cache-mib
     max-running chunk-tokens max-context max-waiting request-timeout drain beat verify max-vaults gpu-in-turns
-    attention-processes private-layers watch-attention
+    attention-processes private-layers watch-attention tool-parser
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
     templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
     vault-host vault-host-key vault-host-policy profile attester gpu-evidence release

@@ -163,14 +163,11 @@ def test_fields_no_node_uses_stay_with_the_client(field: str) -> None:
 @pytest.mark.parametrize(
     ("field", "empty", "told"),
     [
-        ("tools", [], [{"type": "function", "function": {"description": "secret"}}]),
         ("functions", None, [{"name": "secret"}]),
         ("suffix", "", "secret"),
         ("modalities", ["text"], ["text", "audio"]),
         ("audio", None, {"voice": "secret", "format": "wav"}),
         ("web_search_options", None, {}),
-        ("tool_choice", "auto", "required"),
-        ("tool_choice", "none", {"type": "function", "function": {"name": "secret"}}),
         ("function_call", "auto", {"name": "secret"}),
         ("input", ..., "secret"),
         ("protecton", ..., "isolated"),
@@ -186,9 +183,10 @@ def test_what_may_be_neither_sent_nor_left_out_is_refused(field: str, empty: obj
 
 def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
     from cloister.gateway.embeddings import EmbeddingRequest
-    from cloister.gateway.schema import ChatRequest, CompletionRequest
+    from cloister.gateway.schema import SealedChatRequest, SealedCompletionRequest
 
-    fields = {name for form in (ChatRequest, CompletionRequest, EmbeddingRequest) for name in form.model_fields}
+    forms = (SealedChatRequest, SealedCompletionRequest, EmbeddingRequest)
+    fields = {name for form in forms for name in form.model_fields}
     assert fields - {"messages", "prompt", "input"} == PARAMETERS | set(SAY_NOTHING) | set(FIELDS)
 
 
@@ -224,6 +222,60 @@ def test_a_form_goes_to_no_level_that_cannot_follow_one(level: str) -> None:
 def test_users_do_not_say_that_a_form_is_sealed() -> None:
     with pytest.raises(InvalidRequest, match="'constrained' is not known"):
         split(CHAT, {"messages": ["m"], "constrained": True})
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "secret"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "left", "beside"),
+    [
+        ({"tools": [], "tool_choice": "auto"}, {}, None),
+        ({"tools": None, "tool_choice": "none"}, {}, None),
+        (
+            {"tools": [TOOL]},
+            {"calls_tools": True},
+            {"tools": {"tools": [TOOL], "choice": None, "parallel": None}},
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": "none", "parallel_tool_calls": False},
+            {"calls_tools": False, "parallel_tool_calls": False},
+            {"tools": {"tools": [TOOL], "choice": "none", "parallel": False}},
+        ),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "secret"}}},
+            {"calls_tools": True},
+            {
+                "tools": {
+                    "tools": None,
+                    "choice": {"type": "function", "function": {"name": "secret"}},
+                    "parallel": None,
+                }
+            },
+        ),
+        (
+            {"chat_template_kwargs": {"a": "secret", "thinking": False}},
+            {"enable_thinking": False},
+            {"template": {"a": "secret", "thinking": False}},
+        ),
+        (
+            {"chat_template_kwargs": {"a": "secret"}, "enable_thinking": True},
+            {"enable_thinking": True},
+            {"template": {"a": "secret", "enable_thinking": True}},
+        ),
+    ],
+)
+def test_tools_and_words_for_the_template_are_sealed_with_the_messages(given: Any, left: Any, beside: Any) -> None:
+    body, prompts = split(CHAT, {"messages": ["m"], **given})
+    assert body == {"messages": {"sealed": 1}, **left}
+    assert prompts == [["m"] if beside is None else {"given": ["m"], **beside}]
+
+
+@pytest.mark.parametrize("words", ["secret", ["secret"], {"enable_thinking": False}])
+def test_words_that_contradict_or_are_none_are_not_sent(words: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        split(CHAT, {"messages": ["m"], "chat_template_kwargs": words, "enable_thinking": True})
+    assert refused.value.param == "chat_template_kwargs" and "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])
@@ -315,7 +367,8 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(sorted(PARAMETERS)), json_values), json_values)
 def test_splitting_loses_and_adds_nothing(rest: dict[str, Any], value: Any) -> None:
-    rest.pop("protection", None)
+    for name in ("protection", "enable_thinking"):  # these two change what goes where
+        rest.pop(name, None)
     body, prompts = split(CHAT, {**rest, "messages": value})
     assert prompts == [value] and body.pop("messages") == {"sealed": 1}
     rest.pop("messages", None)

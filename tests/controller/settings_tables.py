@@ -72,6 +72,7 @@ IRRELEVANT = {
     "gateway.node_name": "which of the list's nodes this is: a client asks the one that its token names",
     "gateway.spent": "nonces of tokens, which name nobody",
     "gateway.token_budget": _LIMIT,
+    "gateway.tool_parser": "how calls are read in an answer; the prompt is the same",
     "gateway.served_model_name": "a name; the statement has the model's own, and the weights' digest",
     "gateway.max_body_bytes": _LIMIT,
     "gateway.max_connections": _LIMIT,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
 import struct
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -29,6 +30,7 @@ from cloister.messages.generation import Reuse, Stats, Tokens
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import GenerationDefaults
+from cloister.tools.families import Parsing
 from cloister.vault.reading import read_prompt
 
 MODEL = "fake/echo-bytes"
@@ -68,6 +70,7 @@ class ByteTokenizer:
     stop_tokens = (END,)
     special = frozenset({END})
     generation = GenerationDefaults()
+    parsing = Parsing()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         return list(text.encode())
@@ -78,17 +81,23 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b"<end>"
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        return self.encode("".join(f"<{turn['role']}>{turn['content']}" for turn in messages) + "<assistant>")
+    def render_chat(self, messages: list[dict[str, Any]], words: Mapping[str, Any] | None = None) -> list[int]:
+        turns = "".join(map(self._turn, messages))
+        return self.encode((f"<words>{json.dumps(words)}" if words else "") + turns + "<assistant>")
+
+    @staticmethod
+    def _turn(turn: dict[str, Any]) -> str:
+        more = {name: value for name, value in turn.items() if name not in ("role", "content")}
+        return f"<{turn['role']}>{turn['content']}" + (json.dumps(more) if more else "")
 
     def render_chat_beside(
-        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]], words: Mapping[str, Any] | None = None
     ) -> tuple[list[int], list[int]]:
-        ids, other = self.render_chat(messages), self.render_chat(twin)
+        ids, other = self.render_chat(messages, words), self.render_chat(twin)
         same = takewhile(lambda pair: pair[0] == pair[1], zip(ids, other, strict=False))
         return ids, [token for token, _ in same]
 
-    def stream(self) -> ByteStream:
+    def stream(self, visible: Mapping[int, str] | None = None) -> ByteStream:
         return ByteStream()
 
 

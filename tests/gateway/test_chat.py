@@ -163,14 +163,15 @@ async def test_sampling_fields_reach_the_backend(http: httpx.AsyncClient, backen
     assert params.stop_tokens == (256,)
 
 
-ASK_NOTHING = {"tool_choice": "auto", "function_call": "none", "modalities": ["text"], "audio": None}
+ASK_NOTHING = {"function_call": "none", "modalities": ["text"], "audio": None}
 """Fields of what is not served here, with values that clients send by habit."""
 
 
 async def test_text_parts_and_the_developer_role(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]
-    await ask(http, messages=messages, response_format={"type": "text"}, tools=[], user="me", **ASK_NOTHING)
+    tools: dict[str, Any] = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
+    await ask(http, messages=messages, response_format={"type": "text"}, user="me", **tools, **ASK_NOTHING)
     assert bytes(backend.submitted[0].prompt).decode() == "<system>be<user>ab<assistant>"
 
 

@@ -89,7 +89,6 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"functions": [{}]}, "functions"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-    ({"tools": [], "tool_choice": "required"}, "tool_choice"),
     ({"function_call": {"name": "f"}}, "function_call"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"modalities": ["audio"]}, "modalities"),

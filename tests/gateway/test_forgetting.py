@@ -109,6 +109,19 @@ def limit_of(path: str) -> str:
     return "max_output_tokens" if path == RESPONSES else "max_tokens"
 
 
+def calling(secret: str) -> dict[str, Any]:
+    """Tools, a call, its result, reasoning and words for the template: all of them say the secret."""
+    function = {"name": secret, "description": secret, "parameters": {"properties": {secret: {"enum": [secret]}}}}
+    call = {"id": secret, "type": "function", "function": {"name": secret, "arguments": json.dumps({secret: secret})}}
+    messages = [
+        {"role": "user", "content": secret},
+        {"role": "assistant", "tool_calls": [call], "reasoning_content": secret},
+        {"role": "tool", "tool_call_id": secret, "content": secret},
+    ]
+    tools = [{"type": "function", "function": function}]
+    return chat_body(messages=messages, tools=tools, chat_template_kwargs={"word": secret})
+
+
 def held_while_decoding(running: Gateway, path: str, body: dict[str, Any], secret: str) -> int:
     """How often the secret is in the gateway's memory while the answer comes."""
     with httpx.Client(base_url=running.url, headers=KEY, timeout=60) as client:
@@ -145,6 +158,13 @@ def test_no_prompt_is_left_while_its_answer_comes(
     assert held_while_decoding(forgetful, path, body, secret) == 0
 
 
+def test_no_tool_is_left_while_its_answer_comes(forgetful: Gateway) -> None:
+    for stream in (True, False):
+        secret = f"canary-{secrets.token_hex(8)}"
+        body = {**calling(secret), "protection": "partitioned", "stream": stream, "session": "s"}
+        assert held_while_decoding(forgetful, CHAT, body, secret) == 0
+
+
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])
 @pytest.mark.parametrize("filling", ["", " and so on" * 100])
 def test_no_input_is_left_while_its_embedding_is_made(forgetful: Gateway, level: str, filling: str) -> None:
@@ -173,6 +193,10 @@ def test_not_even_a_piece_is_left_that_a_parser_read_at_once(forgetful: Gateway,
                 body = {"model": MODEL, "input": secret, "protection": "partitioned"}
             assert client.post(path, json=body).status_code == 200
             left += forgetful.holds(secret[-10:])
+            if path == CHAT:
+                body = {**calling(secret[:60]), "protection": "partitioned", "max_tokens": 1}
+                assert client.post(path, json=body).status_code == 200
+                left += forgetful.holds(secret[:60][-10:])
     assert left == 0
 
 
@@ -228,6 +252,9 @@ def test_nothing_is_left_of_what_was_refused(forgetful: Gateway, level: str) -> 
         (RESPONSES, saying(RESPONSES, secret, tools=[{"type": secret, secret: {secret: secret}}])),
         (RESPONSES, {**saying(RESPONSES, secret), "text": {secret: secret}}),
         (RESPONSES, {**saying(RESPONSES, secret), secret: secret}),
+        (CHAT, {**calling(secret), "tool_choice": {"type": "function", "function": {"name": secret}}}),
+        (CHAT, {**calling(secret), "tools": [{"type": "function", "function": {"name": f"{secret} {secret}"}}]}),
+        (CHAT, {**calling(secret), "chat_template_kwargs": {secret: [secret]}}),
     ]
     with httpx.Client(base_url=forgetful.url, headers=KEY) as client:
         for path, body in bodies:

@@ -14,6 +14,15 @@ from tests.gateway.fakes import KEY, MODEL, FakeBackend, chat_body, completion_b
 
 CANARY = "canary-7f3a-of-the-user"
 
+TOOLS = [{"type": "function", "function": {"name": CANARY, "parameters": {"properties": {CANARY: {}}}}}]
+ARGUMENTS = json.dumps({CANARY: CANARY})
+CALL = {"id": CANARY, "type": "function", "function": {"name": CANARY, "arguments": ARGUMENTS}}
+CALLED = [
+    {"role": "user", "content": CANARY},
+    {"role": "assistant", "tool_calls": [CALL], "reasoning": CANARY},
+    {"role": "tool", "tool_call_id": CANARY, "content": CANARY},
+]
+
 
 FIELDS: list[dict[str, Any]] = [
     {},
@@ -55,6 +64,12 @@ def requests() -> list[bytes]:
         chat_body(response_format={"type": CANARY}),
         chat_body(stream_options={CANARY: CANARY, "include_usage": CANARY}),
         chat_body(messages=[{"role": "user", "content": CANARY * 500}]),
+        chat_body(messages=CALLED, tools=TOOLS, chat_template_kwargs={"word": CANARY}),
+        chat_body(messages=CALLED, tools=TOOLS, stream=True, protection="open"),
+        chat_body(tools=TOOLS, tool_choice={"type": "function", "function": {"name": CANARY}}),
+        chat_body(tools=[{"type": CANARY}], tool_choice=CANARY),
+        chat_body(chat_template_kwargs={f"{CANARY} ": CANARY}),
+        chat_body(messages=[{**CALLED[1], "role": "user"}]),
         {CANARY: CANARY},
         *({"model": MODEL, "input": CANARY, **fields} for fields in FIELDS),
     ]

@@ -6,6 +6,7 @@ The whole of every process is searched (tests/redteam/memory.py), for the text a
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -161,6 +162,19 @@ def four_ways(secret: Secret) -> list[tuple[str, Any]]:
     ]
 
 
+def calling(secret: Secret) -> tuple[list[Any], list[Any]]:
+    """Messages and tools: a description, a call's arguments and its result say the secret."""
+    function = {"name": "find", "description": f"Finds {secret.text} for you"}
+    arguments = json.dumps({"who": f"The word {secret.text} today"})
+    call = {"id": "a", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "Tell me a long story."},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": f"Here is {secret.text} again."},
+    ]
+    return messages, [{"type": "function", "function": function}]
+
+
 def of_vaults(holders: dict[str, list[str]]) -> int:
     """How many there are, where they are all there are."""
     assert all(name.startswith("vault ") for name in holders), holders
@@ -174,6 +188,14 @@ def test_a_prompt_is_in_its_vault_only_and_nowhere_after(node: Node, level: str)
         for path, prompt in four_ways(secret):
             answers.enter_context(node.answering(path, prompt, protection=level))
         assert of_vaults(node.holders(secret)) == 4
+    assert node.holders(secret) == {}
+
+
+def test_tools_calls_and_results_are_in_their_vault_only(node: Node) -> None:
+    secret = node.secret()
+    messages, tools = calling(secret)
+    with node.answering(CHAT, messages, tools=tools, chat_template_kwargs={"word": f"A {secret.text} word"}):
+        assert of_vaults(node.holders(secret)) == 1
     assert node.holders(secret) == {}
 
 

@@ -23,7 +23,7 @@ import pytest
 from cloister.audit.memory import Search, stopped
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
-from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, Node, four_ways, of_vaults
+from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, Node, calling, four_ways, of_vaults
 from tests.sealed import SealedClient, SealedReply
 from tests.served import Server
 
@@ -89,6 +89,16 @@ def test_a_sealed_prompt_is_in_its_vault_only_and_nowhere_after(node: SealedNode
         for path, prompt in four_ways(secret):
             answers.enter_context(node.sealed(path, prompt, protection=level))
         assert of_vaults(node.holders(secret)) == 4
+    assert node.holders(secret) == {}
+
+
+def test_sealed_tools_are_in_their_vault_only(node: SealedNode) -> None:
+    secret = node.secret()
+    messages, tools = calling(secret)
+    offered = {"tools": tools, "choice": "auto", "parallel": True}
+    prompt = {"given": messages, "tools": offered, "template": {"word": f"A {secret.text} word"}}
+    with node.sealed(CHAT, prompt, calls_tools=True):
+        assert of_vaults(node.holders(secret)) == 1
     assert node.holders(secret) == {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
+from cloister.tools.families import Parsing
 from cloister.vault.process import Vault
 from tests.models.architectures import CONFIGS, VOCABULARY, random_model
 
@@ -71,6 +73,7 @@ class ByteTokenizer:
         return list(text.encode())
 
     special = ()
+    parsing = Parsing()
 
     def decode(self, tokens: Any) -> str:
         return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
@@ -78,13 +81,19 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b""
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        return [token for message in messages for token in self.encode(message["content"])]
+    def render_chat(self, messages: list[dict[str, Any]], words: Any = None) -> list[int]:
+        said = [token for message in messages for token in self.encode(self._turn(message))]
+        return [*(self.encode(json.dumps(words)) if words else ()), *said]
+
+    @staticmethod
+    def _turn(message: dict[str, Any]) -> str:
+        more = {name: value for name, value in message.items() if name not in ("role", "content")}
+        return str(message["content"]) + (json.dumps(more) if more else "")
 
     def render_chat_beside(
-        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]], words: Any = None
     ) -> tuple[list[int], list[int]]:
-        mine, other = self.render_chat(messages), self.render_chat(twin)
+        mine, other = self.render_chat(messages, words), self.render_chat(twin)
         same = next(
             (i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(map(len, (mine, other)))
         )

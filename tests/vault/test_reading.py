@@ -99,7 +99,7 @@ def test_what_does_not_open_is_refused_without_a_word_of_it(room: Room, what: st
         ("messages", "hello", "messages: Input should be a valid array."),
         ("messages", [], "messages: List should have at least 1 item after validation, not 0."),
         ("messages", [{"role": "user", "content": "a"}, {"role": SECRET, "content": "a"}],
-         "messages[1]: A message's role must be 'system', 'developer', 'user' or 'assistant'."),
+         "messages[1]: A message's role must be 'system', 'developer', 'user', 'assistant' or 'tool'."),
         ("messages", [{"role": "user", "content": [{"type": "image_url"}]}],
          "messages[0]: Only content parts of type 'text' are supported, no images or sounds."),
         ("prompt", "", "prompt: A prompt must not be empty."),

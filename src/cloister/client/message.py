@@ -48,6 +48,7 @@ PARAMETERS = frozenset(
         ),
         *("encoding_format", "dimensions"),
         *("protection", "session", "mpc_reveal", "cache_salt", "obfuscation", "stop_recitation", "verify"),
+        *("calls_tools", "parallel_tool_calls", "enable_thinking"),
     )
 )
 """Fields that the process with OpenAI's API reads. It reads the answer too, but no prompt."""
@@ -57,6 +58,7 @@ HOP_BY_HOP = frozenset((*_OF_PROXIES, "connection", "keep-alive", "te", "trailer
 _LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"))
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
 _Fields = dict[str, msgspec.Raw]
+_NULL, _SWITCHES = msgspec.Raw(b"null"), (b"true", b"false")
 
 
 class SealedMessage(NamedTuple):
@@ -131,7 +133,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     if path == responses.PATH:
         return _split_response(body, levels, headers, secrets)
     given = fields.pop(field, None)
-    form = _form(fields, levels)
+    form, beside = _form(fields, levels), _beside(fields) if field == "messages" else b""
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
         return Split(msgspec.json.encode(kept))
@@ -140,13 +142,43 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
         raise InvalidRequest(f"At most {MAX_PROMPTS} prompts are supported in one request.", param=field)
     winnower = None
     if obfuscates(levels) and len(prompts) == 1:  # the node refuses several
-        winnower, hidden = Winnower.hiding(secrets, headers, kept, prompts[0])
+        winnower, hidden = Winnower.hiding(secrets, headers, kept, prompts[0], beside)
         prompts = (hidden,)
     if form:
-        prompts = tuple(b'{"given":%b,"form":%b}' % (prompt, form.encode()) for prompt in prompts)
+        beside += b',"form":%b' % form.encode()
         kept["constrained"] = msgspec.Raw(b"true")
+    if beside and winnower is None:
+        prompts = tuple(b'{"given":%b%b}' % (prompt, beside) for prompt in prompts)
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
     return Split(msgspec.json.encode(kept), prompts, winnower)
+
+
+def _beside(fields: _Fields) -> bytes:
+    """Tools and words for the template, taken out of the fields: they are sealed with the messages. What stays is
+    what the process that reads the answer needs: whether tools were offered, and whether the model thinks."""
+    tools = {name: fields.pop(name, _NULL) for name in ("tools", "tool_choice")}
+    words, thinks = fields.pop("chat_template_kwargs", _NULL), bytes(fields.get("enable_thinking", _NULL))
+    thinks = thinks if thinks in _SWITCHES else b"null"  # the node refuses any other value
+    offered, beside = bytes(tools["tools"]) not in (b"null", b"[]"), b""
+    if offered or bytes(tools["tool_choice"]) not in (b"null", b'"none"', b'"auto"'):
+        parallel = bytes(fields.get("parallel_tool_calls", _NULL))
+        beside = b',"tools":{"tools":%b,"choice":%b,"parallel":%b}' % (*map(bytes, tools.values()), parallel)
+        fields["calls_tools"] = msgspec.Raw(b"false" if bytes(tools["tool_choice"]) == b'"none"' else b"true")
+    if bytes(words) != b"null" or thinks != b"null":
+        merged = _with_thinks(bytes(words), thinks)
+        beside += b',"template":%b' % msgspec.json.encode(merged)
+        if (said := merged.get("enable_thinking", merged.get("thinking"))) is not None and bytes(said) in _SWITCHES:
+            fields["enable_thinking"] = said
+    return beside
+
+
+def _with_thinks(words: bytes, thinks: bytes) -> _Fields:
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        merged = msgspec.json.decode(words, type=_Fields | None) or {}
+        if thinks == b"null" or bytes(merged.setdefault("enable_thinking", msgspec.Raw(thinks))) == thinks:
+            return merged
+    what = "This is no object, or says something else than enable_thinking."
+    raise InvalidRequest(f"chat_template_kwargs: {what}", param="chat_template_kwargs")
 
 
 def is_obfuscated(headers: Headers, body: bytes) -> bool:

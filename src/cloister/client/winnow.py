@@ -53,9 +53,12 @@ class Winnower:
         self._waiting: deque[tuple[int, bytes]] = deque()  # for when every stream has this number of events
 
     @classmethod
-    def hiding(cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes) -> tuple[Self, bytes]:
-        """Substitutes are taken out of the fields. ObfuscationRefused where what is left says a secret."""
-        secret = secrets.of(headers, fields, prompt)
+    def hiding(
+        cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes, beside: bytes = b""
+    ) -> tuple[Self, bytes]:
+        """Substitutes are taken out of the fields. ObfuscationRefused where what is left says a secret. `beside`: what
+        is sealed with the prompt, as it stands in the object."""
+        secret = secrets.of(headers, fields, prompt + beside)
         hidden: dict[str, Any] = {"index_secret": b64encode(secret).decode()}
         try:
             given = msgspec.json.decode(fields.get("obfuscation", b"null"), type=dict[str, Any] | None)
@@ -67,8 +70,8 @@ class Winnower:
             if isinstance(substitutes, list):
                 options.setdefault("fakes", len(substitutes))
             fields["obfuscation"] = msgspec.Raw(msgspec.json.encode(options))
-        hidden |= _checked(headers, fields, prompt, searched=bool(options.get("auto_redact")))
-        return cls(secret), b'{"hidden":%b,"given":%b}' % (json.dumps(hidden).encode(), prompt)
+        hidden |= _checked(headers, fields, prompt, beside, searched=bool(options.get("auto_redact")))
+        return cls(secret), b'{"hidden":%b,"given":%b%b}' % (json.dumps(hidden).encode(), prompt, beside)
 
     def head(self, head: InnerHead) -> InnerHead:
         """The answer's head as it will be for one answer; ChannelBroken where the node does not say of how many."""
@@ -126,10 +129,10 @@ class Winnower:
         return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool) -> dict[str, list[str]]:
+def _checked(headers: Headers, fields: Fields, prompt: bytes, beside: bytes, *, searched: bool) -> dict[str, list[str]]:
     """What the vault compares with secrets that it alone knows. Refuses a marked one outside the prompt."""
     try:
-        given = msgspec.json.decode(prompt)
+        given = msgspec.json.decode(b"[%b,{%b}]" % (prompt, beside[1:]))
         values = {name: msgspec.json.decode(value) for name, value in fields.items()}
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise InvalidRequest("The body is not a JSON object.") from None

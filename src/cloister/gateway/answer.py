@@ -5,7 +5,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from cloister.gateway.choice import Choice, Delta, Finish, ScoredToken
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
 from cloister.gateway.schema import Body
+from cloister.gateway.tool_calls import ToolCall, delta_of
 from cloister.messages.generation import Progress
 from cloister.messages.types import SamplingParams
 from cloister.prompts.tokenizer import Tokenizer
@@ -181,9 +182,18 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class AssistantMessage(msgspec.Struct):
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def of(cls, new: Delta) -> Self:
+        thought = new.reasoning or msgspec.UNSET
+        content = new.text or (None if new.calls else "")
+        return cls(content, reasoning_content=thought, reasoning=thought, tool_calls=new.calls or msgspec.UNSET)
 
 
 class ChatChoice(msgspec.Struct):
@@ -210,7 +220,7 @@ class ChatReply(Reply):
     def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
             ChatChoice(
-                at, AssistantMessage(new.text), self._logprobs(new.scores), new.finish or "stop", note_of(new.finish)
+                at, AssistantMessage.of(new), self._logprobs(new.scores), new.finish or "stop", note_of(new.finish)
             )
             for at, new in enumerate(deltas)
         ]
@@ -218,9 +228,10 @@ class ChatReply(Reply):
 
     def events(self, index: int, delta: Delta) -> bytes:
         events = b"" if delta.progress is None else comment(delta.progress)
-        if delta.text or delta.scores:
+        if delta.text or delta.scores or delta.reasoning or delta.calls:
             scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
-            events += self.event(index, b'"delta":{"content":%b}' % encode(delta.text), scores, b"null")
+            new = delta_of(delta.text, delta.reasoning, delta.calls, delta.first_call)
+            events += self.event(index, b'"delta":%b' % encode(new), scores, b"null")
         if delta.finish is not None:
             events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
         return events

@@ -27,6 +27,7 @@ from cloister.messages.controller_frontend import KeyEntry
 from cloister.obfuscation.index import Prf, new_secret
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
+from cloister.tools.families import Parsing
 
 _bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
@@ -138,6 +139,7 @@ class Api:
     levels: Levels
     watched: WatchedAnswers
     metrics: Metrics
+    parsing: Parsing = field(default_factory=Parsing)
     index: Prf = field(default_factory=lambda: Prf(new_secret()))  # at `obfuscated`: orders plain HTTP's streams
 
 

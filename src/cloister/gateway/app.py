@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from cloister.errors import CloisterError
 from cloister.gateway import answer, completions, embeddings, responses, routes, sealed
 from cloister.gateway.api import Api, LevelInfo, Levels, api_of, json_response
 from cloister.gateway.completion_reply import Completion
-from cloister.gateway.completions import PromptReader
 from cloister.gateway.drain import Drain
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe, replies
+from cloister.gateway.prompt_reader import PromptReader
 from cloister.gateway.responses_reply import ResponseObject
 from cloister.gateway.schema import ChatRequest, CompletionRequest
 from cloister.keys import KeyRing, load_keys
@@ -104,7 +105,8 @@ def create_api(
     app = FastAPI(title="Cloister", description=text, version=__version__, lifespan=lifespan, **BARE)
     levels = Levels(backend.ready.levels, backend.ready.why_not, backend.ready.verify)
     app.state.prompts = prompts
-    app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics)
+    parsing = replace(tokenizer.parsing, named=settings.tool_parser)
+    app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics, parsing)
     drain = app.state.drain = Drain()
     app.add_middleware(Guard, metrics=metrics, drain=drain, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)

@@ -1,13 +1,17 @@
 """One choice: tokens become text with logprobs; no part of a stop string is let through (Knuth-Morris-Pratt)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Literal, cast
 
 from cloister.errors import ServiceUnavailable
+from cloister.gateway.tool_calls import ToolCall, new_call
 from cloister.messages.generation import Progress, Tokens
+from cloister.messages.prompts import MAX_CALLS
 from cloister.messages.types import SamplingParams, TokenLogprob
-from cloister.prompts.tokenizer import REPLACEMENT, Tokenizer
+from cloister.prompts.text_stream import REPLACEMENT
+from cloister.prompts.tokenizer import Tokenizer
+from cloister.tools.base import Parser
 
 
 class _Pattern:
@@ -76,7 +80,7 @@ class StopWatch:
         return rest
 
 
-Finish = Literal["stop", "length", "content_filter"]
+Finish = Literal["stop", "length", "content_filter", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +107,15 @@ class Delta:
     scores: list[ScoredToken] | None
     finish: Finish | None
     progress: Progress | None = None
+    reasoning: str = field(default="", repr=False)
+    calls: list[ToolCall] = field(default_factory=list, repr=False)
+    first_call: int = 0
 
 
 @dataclass(eq=False, repr=False)
 class Choice:
-    """Turns the backend's messages into text. `prompt` is the number of the prompt that it continues."""
+    """Turns the backend's messages into text. `prompt` is the number of the prompt that it continues; `parser` reads
+    an answer of a chat, in which special tokens of `visible` are text."""
 
     index: int
     params: SamplingParams
@@ -115,11 +123,15 @@ class Choice:
     stops: InitVar[StopStrings]
     prompt: int = 0
     echo: InitVar[Echo | None] = None
+    parser: Parser | None = None
+    visible: InitVar[Mapping[int, str] | None] = None
+    most_calls: int = MAX_CALLS
 
-    def __post_init__(self, stops: StopStrings, echo: Echo | None) -> None:
+    def __post_init__(self, stops: StopStrings, echo: Echo | None, visible: Mapping[int, str] | None) -> None:
         self.output_tokens = self.cached_tokens = 0
         self.finish: Finish | None = None
-        self._stream = self._tokenizer.stream()
+        self._stream = self._tokenizer.stream(visible)
+        self._calls = 0
         self._watch = stops.watch()
         self._echo_due = echo
         self._echo_scores: list[TokenLogprob] = []
@@ -156,10 +168,23 @@ class Choice:
 
     def take(self) -> Delta:
         delta = Delta(self._text, self._scores, self.finish, self._progress)
+        if self.parser is not None:
+            self._parse(delta, self.parser)
         self._text, self._progress = "", None
         if self._scores is not None:
             self._scores = []
         return delta
+
+    def _parse(self, delta: Delta, parser: Parser) -> None:
+        parsed = parser.push(delta.text)
+        if self.finish is not None:
+            parsed.add(parser.finish())
+        calls = parsed.calls[: max(0, self.most_calls - self._calls)]
+        delta.text, delta.reasoning, delta.first_call = parsed.content, parsed.reasoning, self._calls
+        delta.calls = [new_call(call) for call in calls]
+        self._calls += len(calls)
+        if self._calls and self.finish == "stop":
+            delta.finish = "tool_calls"
 
     def _decode(self, text: str, *, early: bool = False) -> None:
         self._decoded += len(text)

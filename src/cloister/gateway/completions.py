@@ -1,15 +1,13 @@
 """POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer."""
 
-import asyncio
 import hashlib
 import json
 import secrets
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import TypeVar, cast
+from functools import cache, reduce
+from typing import Any, TypeVar, cast
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -27,12 +25,12 @@ from cloister.gateway.completion_reply import CompletionReply
 from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, Body, prompts_of, sealed_request_of
-from cloister.grammar.compiled import check, learn
+from cloister.gateway.prompt_reader import PromptReader
+from cloister.gateway.schema import MAX_CHOICES, Body, prompts_of, sealed_request_of
+from cloister.gateway.tool_fields import AnyPrompt
 from cloister.levels import Level, PrivateLevel, ReadLevel
-from cloister.messages.controller_frontend import Serving
 from cloister.messages.prompts import (
-    ChatPrompt,
+    MAX_CALLS,
     ObfuscationParams,
     ObfuscationSecrets,
     Prompt,
@@ -46,7 +44,7 @@ from cloister.messages.types import SamplingParams
 from cloister.obfuscation.elsewhere import refuse_biases
 from cloister.obfuscation.index import REQUEST, Prf
 from cloister.prompts.json_prompt import check_size, invalid_from
-from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
+from cloister.prompts.reading import Marked
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, SUBSTITUTES_HEADER, refuse_repeated_names
 
@@ -54,9 +52,6 @@ T = TypeVar("T", int, float)
 Form = TypeVar("Form", bound=schema.KnownFields)
 router = APIRouter()
 
-_LONG_CHARACTERS = 8192
-_MANY_MESSAGES = 64
-_MANY_TOKENS = 2048
 _GREEDY_BELOW = 1e-4  # dividing logits by a smaller temperature overflows, and the limit is the greedy choice
 _SMALLEST_TOP_P = 1e-6
 _SEED_MASK = 2**63 - 1
@@ -101,6 +96,8 @@ async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw
     level = api.levels.constrained(level) if body.has_form else level
     level.refuse(body.requested, logits=body.mpc_reveal == "logits")
     prompts = prompts_of(getattr(body, endpoint.field), endpoint.field, asked, sealed_request_of(request))
+    if isinstance(body, schema.ChatOptions):
+        prompts = [body.completed(prompt) for prompt in prompts]
     prompts, form = await _formed(request, prompts, body.form, level)
     session = RequestSession.choose(body.session, call.session, call.caller.tenant)
     if len(prompts) > 1:
@@ -125,7 +122,8 @@ async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw
         cost += prompts_read * (most_read(job, context) + params.max_tokens * len(seeds))
         for seed in seeds * prompts_read:
             seeded = msgspec.structs.replace(params, seed=seed)
-            choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo))
+            read_as = _read_as(api, body)
+            choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo, **read_as))
             jobs.append(job)
     if tenant.startswith(ANONYMOUS) and cost > (most := api.settings.token_budget or BUDGET_CONTEXTS * context):
         message = f"One token pays for {most} tokens of text; this call could take {cost}."
@@ -143,9 +141,27 @@ async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw
     return StreamedAnswer(generation, reply, call.deadline, headers, api.settings.beat_ms / 1000)
 
 
+def _read_as(api: Api, body: Body) -> dict[str, Any]:
+    """How a choice's text is read: a chat has calls and reasoning beside content."""
+    if not isinstance(body, schema.ChatOptions):
+        return {}
+    tools, most = body.offers_tools, 1 if body.parallel_tool_calls is False else MAX_CALLS
+    parser = api.parsing.parser(tools=tools, thinks=body.thinks)
+    return {"parser": parser, "visible": api.parsing.markers(tools=tools), "most_calls": most}
+
+
 _X = "x" * 64
+_DEEP: Any = reduce(lambda inner, _: {_X: [_X, inner]}, range(14), cast(Any, _X))
+_CALL = {"id": _X, "type": "function", "function": {"name": _X, "arguments": json.dumps({_X: _X})}}
+_TURNS = [
+    {"role": "user", "content": _X},
+    {"role": "assistant", "tool_calls": [_CALL], "reasoning_content": _X},
+    {"role": "tool", "content": _X, "tool_call_id": _X},
+]
+_TOOL = {"type": "function", "function": {"name": _X, "description": _X, "parameters": _DEEP}}
+_CHAT = {"model": _X, "messages": _TURNS, "tools": [_TOOL], "chat_template_kwargs": {_X: _X}, "protection": _X}
 _OTHER_WORDS = {
-    "messages": json.dumps({"model": _X, "messages": [{"role": "user", "content": _X}], "protection": _X}),
+    "messages": json.dumps(_CHAT),
     **{field: json.dumps({"model": _X, field: _X, "protection": _X}) for field in ("prompt", "input")},
 }
 
@@ -256,66 +272,6 @@ class Hiding:
             return None
         prf = Prf(self.secrets.index_secret)
         return cache(lambda count: prf.order(REQUEST, count).authentic)
-
-
-class PromptReader:
-    def __init__(self, tokenizer: Tokenizer, serving: Serving) -> None:
-        self._tokenizer = tokenizer
-        self._reading = PromptReading(tokenizer, serving.vocabulary, serving.max_context)
-        # One thread: many long prompts at once must not take every core from the engine.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
-
-    async def read(self, prompt: Prompt) -> ReadPrompt:
-        if _is_long(prompt):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._reading.read, prompt)
-        # Many short prompts in one request are as long as one long one: let others in between.
-        await asyncio.sleep(0)
-        return self._reading.read(prompt)
-
-    async def check(self, form: str) -> None:
-        """FormRefused if it cannot be followed."""
-
-        def refusal() -> FormRefused | None:
-            try:
-                learn(self._tokenizer)
-                check(form)
-            except FormRefused as refused:
-                return refused.with_traceback(None)  # its frames hold the form
-            return None
-
-        if refused := await asyncio.get_running_loop().run_in_executor(self._thread, refusal):
-            raise refused
-
-    async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
-        shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)
-        if len(tokens) > _MANY_TOKENS:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, shown)
-        return shown()
-
-    def start(self) -> None:
-        """Start the thread now, for processes that cannot start one later."""
-        self._thread.submit(int).result()
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _is_long(prompt: Prompt) -> bool:
-    if isinstance(prompt, ChatPrompt):
-        characters = sum(len(message.content) for message in prompt.messages)
-        return len(prompt.messages) > _MANY_MESSAGES or characters > _LONG_CHARACTERS
-    return isinstance(prompt, TextPrompt) and len(prompt.text) > _LONG_CHARACTERS
-
-
-def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int) -> tuple[str, tuple[int, ...]]:
-    """The tokens' text, and where each block ends in it. A character that a block's end cuts is in the next."""
-    stream, pieces, ends, length = tokenizer.stream(), [], [], 0
-    for start in range(0, len(tokens), block_tokens):
-        pieces.append(stream.push(tokens[start : start + block_tokens]))
-        length += len(pieces[-1])
-        ends.append(length)
-    pieces.append(stream.finish())
-    return "".join(pieces), (*ends[:-1], length + len(pieces[-1]))
 
 
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:

@@ -28,7 +28,6 @@ from cloister.gateway.schema import (
     STRINGS,
     TEXT,
     TOKENS,
-    AnyPrompt,
     KnownFields,
     SealedCount,
     Whole,
@@ -36,6 +35,7 @@ from cloister.gateway.schema import (
     prompts_of,
     sealed_request_of,
 )
+from cloister.gateway.tool_fields import AnyPrompt
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.generation import Tokens
 from cloister.messages.prompts import SealedPrompt, write_prompt

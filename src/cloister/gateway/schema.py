@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
 from cloister.gateway.form import GuidedChoice, GuidedJson, GuidedText, ResponseFormat, StructuredOutputs
+from cloister.gateway.tool_fields import AnyPrompt, PlainToolFields, SealedToolFields, ToolFields
 from cloister.grammar.form import FIELDS, form_of
 from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
 from cloister.messages.prompts import ObfuscationParams, Prompt, PromptField, SealedPrompt
@@ -32,7 +33,6 @@ from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 64
 
-AnyPrompt = Prompt | SealedPrompt
 Substitute = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 StopList = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
@@ -78,9 +78,8 @@ def _unserved(name: str) -> Any:
 
 Whole = BeforeValidator(lambda value: int(value) if type(value) is float and value.is_integer() else value)
 """Some clients write 4.0."""
-NoTools = Annotated[list[Any] | None, _only(not_, "Tools and functions are not supported")]
-NoToolChoice = Annotated[Any, _asks_nothing("tool_choice", "Tools are not supported; 'auto' and 'none' use none")]
-NoFunctionCall = Annotated[Any, _asks_nothing("function_call", "Functions are not supported; 'auto' calls none")]
+NoFunctions = Annotated[list[Any] | None, _only(not_, "Functions are called by their newer name: tools")]
+NoFunctionCall = Annotated[Any, _asks_nothing("function_call", "Functions are called by their newer name: tools")]
 OnlyTextAnswer = Annotated[Any, _asks_nothing("modalities", "Answers are text: only ['text'] is supported")]
 NoAudio = Annotated[Any, _asks_nothing("audio", "Answers are text, not audio")]
 NoWebSearch = Annotated[Any, _asks_nothing("web_search_options", "Models here do not search the web")]
@@ -236,7 +235,7 @@ class GenerationRequest(KnownFields):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class ChatOptions(GenerationRequest):
+class ChatOptions(ToolFields, GenerationRequest):
     max_tokens: Annotated[int | None, Whole] = Field(
         default=None, ge=1, le=2**31 - 1, description="default 1024; the older name"
     )
@@ -244,9 +243,7 @@ class ChatOptions(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Whole] = Field(default=None, ge=0, le=20, description="needs logprobs: true")
     response_format: ResponseFormat = Field(default=None, description="what the answer must look like")
-    tools: NoTools = Field(default=None, json_schema_extra=EMPTY)
-    tool_choice: NoToolChoice = _unserved("tool_choice")
-    functions: NoTools = Field(default=None, json_schema_extra=EMPTY)
+    functions: NoFunctions = Field(default=None, json_schema_extra=EMPTY)
     function_call: NoFunctionCall = _unserved("function_call")
     modalities: OnlyTextAnswer = _unserved("modalities")
     audio: NoAudio = _unserved("audio")
@@ -262,7 +259,8 @@ class ChatOptions(GenerationRequest):
 
     @property
     def requested(self) -> set[str]:
-        return super().requested | ({"logprobs"} if self.logprobs else set())
+        used = {"logprobs": self.logprobs, "tools": self.offers_tools}
+        return super().requested | {name for name, is_used in used.items() if is_used}
 
     @field_validator("top_logprobs")
     @classmethod
@@ -272,13 +270,13 @@ class ChatOptions(GenerationRequest):
         return value
 
 
-class ChatRequest(ChatOptions):
+class ChatRequest(PlainToolFields, ChatOptions):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[Messages, AfterValidator(lambda given: (chat_prompt(given),))]
 
 
-class SealedChatRequest(ChatOptions):
+class SealedChatRequest(SealedToolFields, ChatOptions):
     """The same with sealed messages: one prompt, however many messages there are."""
 
     messages: Annotated[SealedCount, _only(lambda count: count.sealed == 1, "All messages are sealed as one")]

@@ -10,7 +10,7 @@ from cloister.levels import MOST_FAKES
 from cloister.messages.types import Digest, RequestId, SilentRepr, TokenId
 
 MAX_SECRETS = 64
-MAX_STOPS, MAX_NAMES = 16, 3
+MAX_STOPS, MAX_NAMES, MAX_CALLS = 16, 3, 128
 INDEX_SECRET_BYTES = 32
 Word = Annotated[str, Meta(min_length=1, max_length=512)]
 
@@ -53,12 +53,23 @@ PromptNumber = Annotated[int, Meta(ge=0, le=127)]
 PromptField = Literal["messages", "prompt", "input"]
 
 
+class PromptCall(SilentRepr, Struct, frozen=True, array_like=True):
+    """A call of a tool in an earlier answer. `arguments`: the JSON text of an object."""
+
+    id: Annotated[str, Meta(max_length=256)]
+    name: Annotated[str, Meta(max_length=64)]
+    arguments: str
+
+
 class PromptMessage(SilentRepr, Struct, frozen=True, array_like=True):
-    """`public`: the service may have it, except what is tagged in it as confidential."""
+    """`public`: the service may have it, except what is tagged in it as confidential. `call_id`: of a tool's result."""
 
     role: Annotated[str, Meta(max_length=64)]
     content: str
     public: bool = False
+    calls: Annotated[tuple[PromptCall, ...], Meta(max_length=MAX_CALLS)] = ()
+    call_id: Annotated[str, Meta(max_length=256)] = ""
+    reasoning: str = ""
 
 
 class ChatPrompt(SilentRepr, Struct, frozen=True, tag="chat", forbid_unknown_fields=True):

@@ -1,10 +1,12 @@
 """A model's chat template, run in a sandbox. What people wrote must not pass for what it wrote (`Rendered`)."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -14,8 +16,21 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from cloister.errors import InvalidRequest, ModelUnsupported
+from cloister.tools.fallback import as_text
+from cloister.tools.families import has_tools
 
 _ROLE = re.compile(r"[A-Za-z_-]{1,64}")
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# Names and values of tools and JSON schemas that templates look for.
+_KNOWN = frozenset(
+    (
+        *("type", "function", "name", "description", "parameters", "properties", "required", "enum", "items", "id"),
+        *("arguments", "default", "format", "title", "strict", "return", "response", "anyOf", "oneOf", "allOf"),
+        *("additionalProperties", "nullable", "minimum", "maximum", "object", "string", "number", "integer", "boolean"),
+        *("array", "null"),
+    )
+)
+_NINE = re.compile(r"length\s*[!=]=\s*9\b")
 
 # Characters no text needs: the private use areas. One that the request does not hold marks its words.
 _MARKS = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
@@ -60,16 +75,35 @@ class ChatTemplate:
             raise ModelUnsupported("The model's chat template is not valid Jinja.") from wrong
         self._source = source
         self._named_tokens = dict(named_tokens)
-        self._reserved = any_of(reserved)
+        names = list(reserved)
+        self._reserved = any_of(names)
+        # If no reserved name begins or ends with a letter, a word has a part in one only where it is inside.
+        self._all_reserved = "\n".join(names)
+        self._known = _KNOWN.difference(name.strip("<>|[]/ ") for name in names)
+        self._wants_nine = bool(_NINE.search(source))
+        self._names_are_free = not any(_WORD.fullmatch(each) for name in names if name for each in (name[0], name[-1]))
         self._reserved_for_assistant = any_of(reserved_for_assistant)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> Rendered:
-        mark = free_mark([self._source, json.dumps(messages, ensure_ascii=False)])
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        words: Mapping[str, Any] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> Rendered:
+        """`words`: what the template gets besides: `tools` and a user's own."""
+        words = words or {}
+        called = any(each.get("role") == "tool" or "tool_calls" in each for each in messages)
+        if (words.get("tools") or called) and not has_tools(self._source):
+            messages = as_text(messages, words.get("tools") or (), system=self._has_system_role)
+            words = {**words, "tools": None}
+        mark = free_mark([self._source, json.dumps([messages, words], ensure_ascii=False)])
         marked = [self._marked_message(message, mark) for message in messages]
+        given = {"tools": None} | {name: self._marked_words(value, mark) for name, value in words.items()}
+        given |= {"messages": marked, "add_generation_prompt": add_generation_prompt, **self._named_tokens}
         try:
-            text = self._template.render(
-                messages=marked, add_generation_prompt=add_generation_prompt, tools=None, **self._named_tokens
-            )
+            # Where a template writes a value as Python does, or as ASCII, the mark is escaped.
+            text = self._template.render(given).replace(ascii(mark)[1:-1], mark)
         except _Refused as refused:
             raise InvalidRequest(
                 "The model's chat template refuses these messages.", param="messages", hint=refused.hint
@@ -83,13 +117,46 @@ class ChatTemplate:
             ) from None
         return Rendered(text, mark)
 
+    @cached_property
+    def _has_system_role(self) -> bool:
+        try:
+            self.render([{"role": "system", "content": "a"}, {"role": "user", "content": "a"}])
+        except InvalidRequest:
+            return False
+        return True
+
     def _marked_message(self, message: Mapping[str, Any], mark: str) -> dict[str, Any]:
         role = message.get("role")
         if not isinstance(role, str) or not _ROLE.fullmatch(role):
             raise InvalidRequest("A message's role is not one a chat template knows.", param="messages")
         pattern = self._reserved_for_assistant if role == "assistant" else self._reserved
-        words = {key: value for key, value in message.items() if key != "role"}
-        return {"role": role, **_map_strings(words, lambda text: _marked(text, pattern, mark))}
+        marked: dict[str, Any] = {"role": role}
+        for key, value in message.items():
+            if key == "tool_calls":
+                marked[key] = [self._marked_words({**each, "id": self._id(each["id"])}, mark) for each in value]
+            elif key == "tool_call_id":
+                marked[key] = self._marked_words(self._id(value), mark)
+            elif key != "role":
+                marked[key] = _map_strings(value, lambda text: _marked(text, pattern, mark))
+        return marked
+
+    def _marked_words(self, value: Any, mark: str) -> Any:
+        """Templates compare names and sort by them: one that can be no part of a reserved name stays as it is."""
+
+        def changed(text: str) -> str:
+            if text in self._known:
+                return text
+            if not self._names_are_free or not _WORD.fullmatch(text):
+                return _marked(text, self._reserved, mark)
+            return text + mark if text in self._all_reserved else text
+
+        return _map_strings(value, changed)
+
+    def _id(self, given: str) -> str:
+        """A call's id as the template takes it: Mistral's refuse all but nine letters and digits."""
+        if not self._wants_nine or re.fullmatch(r"[A-Za-z0-9]{9}", given):
+            return given
+        return hashlib.sha256(given.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _marked(text: str, pattern: re.Pattern[str], mark: str) -> str:
@@ -103,9 +170,10 @@ def _marked(text: str, pattern: re.Pattern[str], mark: str) -> str:
 
 
 def free_mark(texts: Iterable[str]) -> str:
+    texts = list(texts)
     used: set[str] = set().union(*texts)
     for code in chain(*_MARKS):
-        if chr(code) not in used:
+        if chr(code) not in used and not any(ascii(chr(code))[1:-1] in text for text in texts):
             return chr(code)
     raise InvalidRequest("The messages hold every private-use character there is.", param="messages")
 
@@ -121,10 +189,11 @@ def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Keys as well: a tool's are its user's."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _map_strings(item, change) for key, item in value.items()}
+        return {change(key): _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [_map_strings(item, change) for item in value]
     return value
@@ -145,8 +214,14 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -1,25 +1,37 @@
 """Prompts in JSON, checked by gateway and vault with the same rules. Errors hold no word of the user's."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import MsgspecError, Raw, Struct, json, structs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.config import JsonDict
 
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.messages.prompts import (
+    MAX_CALLS,
     MAX_PROMPT_BYTES,
     MOST_BESIDE,
     ChatPrompt,
     ObfuscationSecrets,
     Prompt,
+    PromptCall,
     PromptField,
     PromptMessage,
     TextPrompt,
     TokenPrompt,
 )
 from cloister.request_fields import refuse_repeated_names
+from cloister.tools.offered import TOOL_NAME, arguments_of
 
 MAX_PROMPT_TOKENS = 1_048_576
 
@@ -29,6 +41,7 @@ STRICT = ConfigDict(
 )
 # What is only there to be refused is described as what is accepted of it.
 EMPTY: JsonDict = {"maxItems": 0}
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 OnePrompt: TypeAlias = TextPrompt | TokenPrompt
 
@@ -52,31 +65,65 @@ class ContentPart(Given):
         return self
 
 
-class ChatMessage(Given):
-    # Optional to the parser only so that a tool call, which has no content, is refused as a tool call.
-    model_config = ConfigDict(json_schema_extra={"required": ["role", "content"]})
+class CalledFunction(Given):
+    name: Annotated[str, Field(pattern=f"^{TOOL_NAME}$")]
+    arguments: str = Field(description="the JSON text of an object")
 
-    role: str = Field(json_schema_extra={"enum": ["system", "developer", "user", "assistant"]})
+    @field_validator("arguments")
+    @classmethod
+    def _is_object(cls, value: str) -> str:
+        arguments_of(value)
+        return value
+
+
+class ToolCall(Given):
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Given):
+    role: str = Field(json_schema_extra={"enum": [*_ROLES]})
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(
-        default=None, json_schema_extra={"not": {"type": "null"}}
+        default=None, description="only an assistant that calls tools may leave it out"
     )
     public: bool | None = Field(
         default=None,
         description="the service may have this message, except what is tagged <confidential>…</confidential> in it; "
         "it counts up to the first message without this mark",
     )
-    tool_calls: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
+    tool_calls: list[ToolCall] | None = Field(default=None, max_length=MAX_CALLS, description="an assistant's")
+    tool_call_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None, description="which call a tool's result answers"
+    )
+    reasoning_content: str | None = Field(default=None, description="what an assistant thought; also `reasoning`")
+    reasoning: str | None = None
     function_call: Any = Field(default=None, json_schema_extra={"type": "null"})
 
     @model_validator(mode="after")
     def _servable(self) -> "ChatMessage":
-        if self.role in ("tool", "function") or self.tool_calls or self.function_call is not None:
-            raise ValueError("Tool calls are not supported")
-        if self.role not in ("system", "developer", "user", "assistant"):
-            raise ValueError("A message's role must be 'system', 'developer', 'user' or 'assistant'")
-        if self.content is None:
+        if self.role == "function" or self.function_call is not None:
+            raise ValueError("Functions are called by their newer name: tools")
+        if self.role not in _ROLES:
+            raise ValueError("A message's role must be 'system', 'developer', 'user', 'assistant' or 'tool'")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("Only an assistant calls tools")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError("A tool's result, and nothing else, has a tool_call_id")
+        if self.public and (self.role == "tool" or self.tool_calls or self.thought):
+            raise ValueError("Tools' results, calls and reasoning are never public")
+        if self.content is None and not self.tool_calls:
             raise ValueError("A message needs content: a string or a list of text parts")
         return self
+
+    @property
+    def thought(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
+
+    @property
+    def turn(self) -> PromptMessage:
+        calls = tuple(PromptCall(one.id, one.function.name, one.function.arguments) for one in self.tool_calls or ())
+        return PromptMessage(self.role, self.text, bool(self.public), calls, self.tool_call_id or "", self.thought)
 
     @property
     def text(self) -> str:
@@ -109,14 +156,14 @@ def one_prompt(value: Any) -> OnePrompt:
 
 
 def chat_prompt(messages: Sequence[ChatMessage]) -> ChatPrompt:
-    return ChatPrompt(tuple(PromptMessage(each.role, each.text, bool(each.public)) for each in messages))
+    return ChatPrompt(tuple(each.turn for each in messages))
 
 
 _messages: TypeAdapter[list[ChatMessage]] = TypeAdapter(Messages, config=STRICT)
 _one_prompt: TypeAdapter[OnePrompt] = TypeAdapter(Annotated[Any, AfterValidator(one_prompt)], config=STRICT)
 
 
-_NAMES = frozenset((*ChatMessage.model_fields, *ContentPart.model_fields))
+_NAMES = frozenset(name for kind in (ChatMessage, ContentPart, ToolCall, CalledFunction) for name in kind.model_fields)
 
 
 def read_given(field: PromptField, data: bytes) -> Prompt:

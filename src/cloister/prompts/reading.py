@@ -10,9 +10,10 @@ from typing import Any
 from jinja2 import TemplateError
 
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister.messages.prompts import ChatPrompt, Prompt, PromptMessage, TextPrompt
+from cloister.messages.prompts import ChatPrompt, Prompt, PromptCall, PromptMessage, TextPrompt
 from cloister.prompts.chat_template import free_mark, shared_length
 from cloister.prompts.tokenizer import Tokenizer
+from cloister.tools.offered import arguments_of, read_offered, read_words
 
 # Models' templates know three roles; OpenAI's newer name for the first is "developer".
 _ROLES = {"developer": "system"}
@@ -96,7 +97,7 @@ class PromptReading:
     def read(self, prompt: Prompt) -> ReadPrompt:
         """Raises InvalidRequest or PromptTooLong, without a word of the prompt."""
         if isinstance(prompt, ChatPrompt):
-            return self._chat(prompt.messages)
+            return self._chat(prompt)
         if isinstance(prompt, TextPrompt):
             return self._text(prompt)
         return self._checked(prompt.tokens, None, "prompt")
@@ -107,22 +108,25 @@ class PromptReading:
         texts = [Marked.of(turn.content, public=turn.public, param="messages").text for turn in prompt.messages]
         other = free_mark(texts)
         twins = [other if role == "system" else text for role, text in zip(roles, texts, strict=True)]
-        rest = self._tokenizer.render_chat(_messages(roles, twins))
+        rest = self._tokenizer.render_chat(_messages(prompt.messages, twins), _words(prompt))
         start = shared_length(tokens, rest)
         return start, max(start, len(tokens) - shared_length(tokens[::-1], rest[::-1]))
 
-    def _chat(self, turns: Sequence[PromptMessage]) -> ReadPrompt:
+    def _chat(self, prompt: ChatPrompt) -> ReadPrompt:
+        turns, words = prompt.messages, _words(prompt)
         contents = [Marked.of(turn.content, public=turn.public, param="messages") for turn in turns]
-        self._check_length([content.text for content in contents], "messages")
-        roles = [_ROLES.get(turn.role, turn.role) for turn in turns]
-        messages = _messages(roles, [content.text for content in contents])
+        called = (call.arguments for turn in turns for call in turn.calls)
+        self._check_length([*(content.text for content in contents), *called], "messages")
+        messages = _messages(turns, [content.text for content in contents])
         try:
             if not any(turn.public for turn in turns):
-                return self._checked(self._tokenizer.render_chat(messages), None, "messages")
-            if all(content.first_private is None for content in contents):
+                return self._checked(self._tokenizer.render_chat(messages, words), None, "messages")
+            if not words and all(content.first_private is None for content in contents):
                 tokens = self._tokenizer.render_chat(messages)
                 return self._checked(tokens, tokens, "messages")
-            tokens, public = self._tokenizer.render_chat_beside(messages, _messages(roles, _twins(contents)))
+            # Tools and words are private: what a chat without them has not, is not public.
+            twin = _messages([PromptMessage(turn.role, "") for turn in turns], _twins(contents))
+            tokens, public = self._tokenizer.render_chat_beside(messages, twin, words)
         except TemplateError:
             # This is how a template refuses an order of roles; its message may quote the prompt.
             raise InvalidRequest(
@@ -169,8 +173,35 @@ class PromptReading:
         return ReadPrompt(tuple(tokens), known, public is not None)
 
 
-def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+def _words(prompt: ChatPrompt) -> dict[str, Any]:
+    """What the template gets beside messages."""
+    words = read_words(prompt.template) if prompt.template else {}
+    offered = read_offered(prompt.tools) if prompt.tools else None
+    return words if offered is None else {**words, "tools": offered.tools}
+
+
+def _messages(turns: Sequence[PromptMessage], contents: Sequence[str]) -> list[dict[str, Any]]:
+    messages, names = [], dict[str, str]()
+    for turn, content in zip(turns, contents, strict=True):
+        message: dict[str, Any] = {"role": _ROLES.get(turn.role, turn.role), "content": content}
+        if turn.reasoning:
+            message["reasoning_content"] = turn.reasoning
+        if turn.calls:
+            message["tool_calls"] = [_call(call) for call in turn.calls]
+            names |= {call.id: call.name for call in turn.calls}
+        if turn.call_id:
+            message["tool_call_id"] = turn.call_id
+            message |= {"name": names[turn.call_id]} if turn.call_id in names else {}
+        messages.append(message)
+    return messages
+
+
+def _call(call: PromptCall) -> dict[str, Any]:
+    try:
+        function = {"name": call.name, "arguments": arguments_of(call.arguments)}
+    except ValueError as wrong:
+        raise InvalidRequest(f"messages: {wrong}.", param="messages") from None
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _twins(contents: Sequence[Marked]) -> list[str]:

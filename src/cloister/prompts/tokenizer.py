@@ -1,77 +1,24 @@
 """Text to ids and back. Starts no thread; after `warm` it opens no file and imports nothing: for sealed processes."""
 
-import codecs
 import json
 import os
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import tokenizers
 
 from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUnsupported
 from cloister.models.source import ModelFolder
 from cloister.prompts.chat_template import ChatTemplate, Rendered, any_of, shared_length
+from cloister.prompts.text_stream import ByteStream, MarkedStream, TextStream, WindowStream
+from cloister.tools.families import Parsing
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-REPLACEMENT = "\ufffd"
-
-# A character has at most four bytes. A longer run without text is noise, and holding it would cost ever more.
-_LONGEST_HELD = 32
-
-
-class ByteStream:
-    """For vocabularies whose tokens are plain byte strings, as byte-level BPE's are."""
-
-    def __init__(self, table: Sequence[bytes]) -> None:
-        self._table = table
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, tokens: Sequence[int]) -> str:
-        table = self._table
-        return self._decoder.decode(b"".join([table[token] for token in tokens if token < len(table)]))
-
-    def finish(self) -> str:
-        """The rest, when no token will follow: an unfinished character becomes U+FFFD."""
-        return self._decoder.decode(b"", final=True)
-
-
-class WindowStream:
-    """A token's text depends on its neighbours here: new ones are decoded after the last few, at a constant cost."""
-
-    def __init__(self, decode: Callable[[Sequence[int]], str], skipped: Container[int]) -> None:
-        self._decode = decode
-        self._skipped = skipped
-        self._context: list[int] = []
-        self._context_text = ""
-        self._held: list[int] = []
-
-    def push(self, tokens: Sequence[int]) -> str:
-        return "".join([self._push_one(token) for token in tokens if token not in self._skipped])
-
-    def finish(self) -> str:
-        return self._give_out(self._decode(self._context + self._held))
-
-    def _push_one(self, token: int) -> str:
-        self._held.append(token)
-        text = self._decode(self._context + self._held)
-        unfinished = text.endswith(REPLACEMENT) or len(text) <= len(self._context_text)
-        if unfinished and len(self._held) < _LONGEST_HELD:
-            return ""
-        return self._give_out(text)
-
-    def _give_out(self, text: str) -> str:
-        new = text[len(self._context_text) :]
-        self._context, self._held = self._held, []
-        self._context_text = self._decode(self._context)
-        return new
-
-
-TextStream: TypeAlias = ByteStream | WindowStream
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -139,7 +86,7 @@ class Tokenizer:
         self.vocabulary: int = self._backend.get_vocab_size(with_added_tokens=True)
         added = self._backend.get_added_tokens_decoder()
         self._special = {token: known.content for token, known in added.items() if known.special}
-        template = self._template_source()
+        template = self._template = self._template_source()
         # Names the template builds its structure from; others, such as runs of spaces, are just long words.
         self._reserved = {
             known.content: token for token, known in added.items() if known.special or known.content in template
@@ -171,24 +118,47 @@ class Tokenizer:
         text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
         return text
 
-    def stream(self) -> TextStream:
+    def stream(self, visible: Mapping[int, str] | None = None) -> TextStream | MarkedStream:
+        """`visible`: special tokens whose names are text here."""
+        return MarkedStream(self._stream, visible) if visible else self._stream()
+
+    def _stream(self) -> TextStream:
         if self._byte_level:
             return ByteStream(self._visible_bytes)
         return WindowStream(self.decode, self._special)
+
+    @cached_property
+    def parsing(self) -> Parsing:
+        """How answers of a chat are read."""
+        return Parsing(self._template, dict(self._special), self._tails)
+
+    @cached_property
+    def _tails(self) -> dict[bool | None, str]:
+        return {thinks: self._tail(thinks) for thinks in (None, True, False)}
+
+    def _tail(self, thinks: bool | None) -> str:
+        """What the template writes before an answer."""
+        words = {} if thinks is None else {"enable_thinking": thinks, "thinking": thinks}
+        try:
+            rendered = self._render([{"role": "user", "content": "a"}], words)
+        except CloisterError:
+            return ""
+        return rendered.text.rpartition(rendered.mark)[2]
 
     def token_bytes(self, token: int) -> bytes:
         """Empty for an id without a token."""
         return self._all_bytes[token] if 0 <= token < len(self._all_bytes) else b""
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """No message's text can become a special token; only the template adds a begin token."""
-        return self._encode_rendered(self._render(messages))[0]
+    def render_chat(self, messages: list[dict[str, Any]], words: Mapping[str, Any] | None = None) -> list[int]:
+        """No text of messages, tools or words can become a special token; only the template adds a begin token."""
+        return self._encode_rendered(self._render(messages, words))[0]
 
     def render_chat_beside(
-        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]], words: Mapping[str, Any] | None = None
     ) -> tuple[list[int], list[int]]:
-        """A chat's ids, and of the text it shares with its twin's, which has other private parts: there it matters."""
-        ids, encode = self._encode_rendered(rendered := self._render(messages))
+        """A chat's ids, and of the text it shares with its twin's, which has other private parts: there it matters.
+        The twin has no tools and no words."""
+        ids, encode = self._encode_rendered(rendered := self._render(messages, words))
         try:
             other = self._render(twin).plain
         except InvalidRequest:
@@ -196,6 +166,7 @@ class Tokenizer:
         return ids, encode(rendered.until(shared_length(rendered.plain, other)))
 
     def warm(self) -> None:
+        assert self.parsing
         for token in self.encode("a", add_special_tokens=True):
             self.token_bytes(token)
             self.stream().push([token])
@@ -203,10 +174,10 @@ class Tokenizer:
             with suppress(CloisterError):  # a template may refuse this chat
                 self._encode_in_pieces(self._chat.render([{"role": "user", "content": "a"}]))
 
-    def _render(self, messages: list[dict[str, Any]]) -> Rendered:
+    def _render(self, messages: list[dict[str, Any]], words: Mapping[str, Any] | None = None) -> Rendered:
         if self._chat is None:
             raise InvalidRequest("This model has no chat template.", hint="Use /v1/completions with a raw prompt.")
-        return self._chat.render(messages)
+        return self._chat.render(messages, words)
 
     def _encode_rendered(self, rendered: Rendered) -> tuple[list[int], Callable[[Rendered], list[int]]]:
         ids = self._encode_whole(rendered)

@@ -6,14 +6,12 @@ new ones each time."""
 from collections.abc import Generator, Sequence
 from typing import cast
 
-from msgspec.structs import replace
-
 from cloister.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.engine.base import EngineRequest
 from cloister.engine.continuations import Continuations
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, Prompt, TextPrompt, TokenPrompt
+from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, TextPrompt, TokenPrompt
 from cloister.obfuscation.candidates.medications import known_medications
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
@@ -27,6 +25,19 @@ from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.store import Kept, MemoryStore
 from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted, regularise
 from cloister.obfuscation.variants import AsGiven, Substitutes, check_shape, missing, with_kept
+from cloister.prompts.tokenizer import Tokenizer
+from cloister.tools.base import Parsed
+from cloister.vault.prompt_texts import (
+    ReadAs,
+    Said,
+    fixed_in,
+    given_back,
+    made_of,
+    read_as_of,
+    said_in,
+    turns_of,
+    with_texts,
+)
 from cloister.vault.reading import Reader
 
 RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8  # to compile the rules, once; to search a piece of a text
@@ -42,12 +53,13 @@ class Obfuscating:
     def __init__(self, reader: Reader, model: Continuations | None, tokenizer: object) -> None:
         self._reader, self._model = reader, model
         self._tokenizer = cast(SamplingTokenizer, tokenizer)
+        self._parsing = cast(Tokenizer, tokenizer).parsing
         self._shapes: TokenShapes | None = None
         self._detector: Redaction | None = None
         self._waiting: dict[int, Hiding] = {}
         self._left = 0
         self._store = MemoryStore(MAX_KNOWN)
-        self._asked: dict[int, tuple[str, Order, frozenset[int]]] = {}
+        self._asked: dict[int, tuple[str, Order, frozenset[int], ReadAs]] = {}
         self._answers = Answers()
 
     def __contains__(self, request_id: int) -> bool:
@@ -88,14 +100,27 @@ class Obfuscating:
 
     def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:
         """Each up to its own end."""
-        turn, order, stops = self._asked.pop(request_id, ("", None, frozenset[int]()))
+        turn, order, stops, read_as = self._asked.pop(request_id, ("", None, frozenset[int](), ReadAs()))
         if order is None or len(order.places) != len(streams):
             return
-        texts = [""] * len(streams)
+        made = [Parsed()] * len(streams)
         for variant, tokens in zip(order.places, streams, strict=True):
             end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
-            texts[variant] = self._tokenizer.decode(tokens[:end])
-        self._answers.remember(turn, texts)
+            made[variant] = self._made(tokens[:end], read_as)
+        self._answers.remember(turn, [given_back(made[0]), *map(made_of, made)])
+
+    def _made(self, tokens: Sequence[int], read_as: ReadAs) -> Parsed:
+        """As the process that reads answers has it: what the user gives back."""
+        visible = self._parsing.markers(tools=read_as.tools)
+        if visible:
+            stream = cast(Tokenizer, self._tokenizer).stream(visible)
+            text = stream.push(tokens) + stream.finish()
+        else:
+            text = self._tokenizer.decode(tokens)
+        parsed = self._parsing.read(text, tools=read_as.tools, thinks=read_as.thinks)
+        if not read_as.parallel:
+            del parsed.calls[1:]
+        return parsed
 
     def _hidden(self, assigned: AssignPrompt) -> Hiding:
         prompt, params = self._reader.prompt(assigned), assigned.obfuscation or ObfuscationParams()
@@ -107,39 +132,51 @@ class Obfuscating:
                 "The request has no secret that sets its answer apart from the others.",
                 hint="Use cloister.Client or cloister proxy, or plain HTTP.",
             )
-        marked = yield from self._marked(assigned, prompt, params)
+        said = said_in(prompt)
+        marked = yield from self._marked(assigned, prompt, said, params)
         known = self._store.known()
         entities = entities_of(marked, known)
-        refuse_parts(_common(prompt, marked), owners_of(marked, known))
+        refuse_parts(_common(said, marked), owners_of(marked, known))
         if not entities:
             raise TagsInvalid(
                 f"No secret is marked{' or found' if params.auto_redact else ''}: there is nothing to hide.",
                 hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
             )
-        _refuse_public(prompt, marked)
-        Elsewhere([*(entity.secret for entity in entities), *known]).check_all(secrets.stops, secrets.names)
+        _refuse_public(said, marked)
+        elsewhere = Elsewhere([*(entity.secret for entity in entities), *known])
+        elsewhere.check_all(secrets.stops, secrets.names)
+        for field, text in fixed_in(prompt):
+            elsewhere.check(field, text)
         substitutes = yield from self._substitutes(marked, entities, params, secrets)
         spelt = spelt_before(entities, self._store.spelling)
         variants = [[text.text for text in marked]]
         variants += [replaced(marked, spelt, values) for values in substitutes.values]
-        self._answer_as_before(prompt, marked, variants)
+        real = with_texts(prompt, variants[0])
+        answers = self._answers_before(real, said, marked, len(variants))
         order = Prf(secrets.index_secret).order(REQUEST, len(variants))
         if len(self._asked) >= MAX_REMEMBERED:
             self._asked.pop(next(iter(self._asked)))
         stops = frozenset(assigned.params.stop_tokens)
-        self._asked[assigned.request_id] = turn_of(_turns(prompt, variants[0])), order, stops
-        return self._reader.several(assigned, [_with(prompt, texts) for texts in order.shuffled(variants)])
+        self._asked[assigned.request_id] = turn_of(turns_of(real)), order, stops, read_as_of(prompt)
+        prompts = [with_texts(prompt, texts, own) for texts, own in zip(variants, answers, strict=True)]
+        return self._reader.several(assigned, order.shuffled(prompts))
 
     def _marked(
-        self, assigned: AssignPrompt, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
+        self,
+        assigned: AssignPrompt,
+        prompt: ChatPrompt | TextPrompt,
+        said: Sequence[Said],
+        params: ObfuscationParams,
     ) -> Generator[int, None, list[TaggedText]]:
         """Every other mention of a secret, and of one of this session, counts as marked: words only add secrets."""
         param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
-        found = [parse_redacted(text, param=param) for text, _ in _texts(prompt)]
+        found = [parse_redacted(one.text, param=param) for one in said]
         if params.auto_redact:
-            self._reader.several(assigned, [_with(prompt, [text.text for text in found])])  # refused if it is too long
-            for at, searched in enumerate(_searched(prompt)):
-                if searched:
+            # Refused if it is too long.
+            self._reader.several(assigned, [with_texts(prompt, [text.text for text in found])])
+            for at, one in enumerate(said):
+                # Not a text that its user calls public, nor an answer, which the service wrote.
+                if not one.public and one.role != "assistant":
                     found[at] = auto_redact(found[at], (yield from self._detected(found[at].text)))
         regular = [regularise(text) for text in found] if params.regularise else found
         return add_mentions(regular, self._store.known())
@@ -155,26 +192,27 @@ class Obfuscating:
             found += next(pieces)
         return found
 
-    def _answer_as_before(
-        self, prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText], variants: list[list[str]]
-    ) -> None:
-        """Each variant has its own earlier answers, from the first secret on."""
-        if isinstance(prompt, TextPrompt):
-            return
-        first = next(at for at, text in enumerate(marked) if text.spans)
-        for at, message in enumerate(prompt.messages):
-            if message.role != "assistant" or at < first:
+    def _answers_before(
+        self, real: ChatPrompt | TextPrompt, said: Sequence[Said], marked: Sequence[TaggedText], count: int
+    ) -> list[dict[int, str]]:
+        """Each variant's own earlier answers, by message, from the first secret on."""
+        own: list[dict[int, str]] = [{} for _ in range(count)]
+        begins = next(one.message for one, text in zip(said, marked, strict=True) if text.spans)
+        turns = turns_of(real)
+        for at, (role, answer) in enumerate(turns):
+            if role != "assistant" or at < begins:
                 continue
             # The real answer is looked for as it was given before, with the earlier answers in it as given.
-            answers = self._answers.find(turn_of(_turns(prompt, variants[0])[:at]), variants[0][at])
-            if answers is None or len(answers) < len(variants):
+            answers = self._answers.find(turn_of(turns[:at]), answer)
+            if answers is None or len(answers) <= count:
                 raise ObfuscationRefused(
                     "The conversation holds an answer that was not given in this session. The provider would know to "
                     "which of the variants it was given.",
                     hint="Name a session, keep to it, and give its answers back as they came.",
                 )
-            for variant, answer in zip(variants, answers, strict=False):
-                variant[at] = answer
+            for variant, given in zip(own, answers[1:], strict=False):
+                variant[at] = given
+        return own
 
     def _substitutes(
         self,
@@ -210,43 +248,14 @@ class Obfuscating:
         self._store.keep({secret: Kept(values=values, method=AsGiven.method) for secret, values in given.items()})
 
 
-def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:
-    if isinstance(prompt, TextPrompt):
-        return [(prompt.text, prompt.public)]
-    return [(message.content, message.public) for message in prompt.messages]
-
-
-def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
-    """Without its secrets."""
-    if isinstance(prompt, TextPrompt):
-        return replace(prompt, text=texts[0], hidden=None)
-    messages = (replace(message, content=text) for message, text in zip(prompt.messages, texts, strict=True))
-    return ChatPrompt(tuple(messages))
-
-
-def _searched(prompt: ChatPrompt | TextPrompt) -> list[bool]:
-    """Not a text that its user calls public, nor an answer, which the service wrote."""
-    if isinstance(prompt, TextPrompt):
-        return [not prompt.public]
-    return [not message.public and message.role != "assistant" for message in prompt.messages]
-
-
-def _common(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> list[TaggedText]:
+def _common(said: Sequence[Said], marked: Sequence[TaggedText]) -> list[TaggedText]:
     """From the first secret on, each variant has its own answers."""
-    if isinstance(prompt, TextPrompt):
-        return list(marked)
     first = next((at for at, text in enumerate(marked) if text.spans), len(marked))
-    answered = [message.role == "assistant" and at >= first for at, message in enumerate(prompt.messages)]
-    return [text for text, own in zip(marked, answered, strict=True) if not own]
+    return [text for at, text in enumerate(marked) if said[at].role != "assistant" or at < first]
 
 
-def _refuse_public(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> None:
-    if any(public and text.spans for (_, public), text in zip(_texts(prompt), marked, strict=True)):
+def _refuse_public(said: Sequence[Said], marked: Sequence[TaggedText]) -> None:
+    if any(one.public and text.spans for one, text in zip(said, marked, strict=True)):
         raise TagsInvalid(
             "A text that is marked as public says a secret.", hint="Take the mark `public` away from that text."
         )
-
-
-def _turns(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> list[tuple[str | None, str]]:
-    roles = [None] if isinstance(prompt, TextPrompt) else [message.role for message in prompt.messages]
-    return list(zip(roles, texts, strict=True))

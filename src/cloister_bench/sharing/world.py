@@ -14,7 +14,7 @@ from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, prefixes_of
 from cloister.detection.pipeline import inherit, shipped_pipeline
-from cloister.gateway.completions import text_by_block
+from cloister.gateway.prompt_reader import text_by_block
 from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix

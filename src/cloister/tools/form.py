@@ -1,0 +1,79 @@
+"""What an answer must look like that has to call: a grammar in llguidance's Lark, as each family writes calls."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cloister.tools.families import FamilyName, Parsing
+
+_ANY = {"type": "object"}
+# Gemma writes arguments in its own way: their form is right, their schema is not enforced.
+_GEMMA = """object: "{" (pair ("," pair)*)? "}"
+pair: /[A-Za-z_][A-Za-z0-9_]{0,63}/ ":" value
+value: object | "[" (value ("," value)*)? "]" | QUOTE /[^<>|]*/ QUOTE | number | "true" | "false" | "null"
+number: /-?[0-9]{1,15}(\\.[0-9]{1,15})?/
+"""
+
+
+class _Manner(NamedTuple):
+    """Around all calls, and around each one's arguments."""
+
+    begin: tuple[str, ...]
+    between: tuple[str, ...]
+    end: tuple[str, ...]
+    before: Callable[[str], tuple[str, ...]]
+    after: tuple[str, ...]
+
+
+def _object(key: str) -> Callable[[str], tuple[str, ...]]:
+    return lambda name: (f'{{"name": "{name}", "{key}": ',)
+
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_MANNERS: dict[FamilyName, _Manner] = {
+    "hermes": _Manner((_OPEN, "\n"), ("\n", _CLOSE, "\n", _OPEN, "\n"), ("\n", _CLOSE), _object("arguments"), ("}",)),
+    "llama3": _Manner((), ("; ",), (), _object("parameters"), ("}",)),
+    "mistral": _Manner(("[TOOL_CALLS]", "["), (", ",), ("]",), _object("arguments"), ("}",)),
+    "gemma": _Manner((), (), (), lambda name: ("<|tool_call>", f"call:{name}"), ("<tool_call|>",)),
+    "harmony": _Manner(
+        (),
+        ("<|start|>", "assistant"),
+        (),
+        lambda name: ("<|channel|>", f"commentary to=functions.{name} ", "<|constrain|>", "json", "<|message|>"),
+        ("<|call|>",),
+    ),
+}
+_WITH_ARGS = _Manner((), (), (), lambda name: ("[TOOL_CALLS]", name, "[ARGS]"), ())  # Mistral's newer one
+_OF_FUNCTION_GEMMA = {"<|tool_call>": "<start_function_call>", "<tool_call|>": "<end_function_call>"}
+
+
+def lark_of(
+    parsing: Parsing, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True, thinks: bool | None = None
+) -> str:
+    """The grammar of one call of these tools or, `parallel`, of several."""
+    family, tokens = parsing.family, {name: token for token, name in parsing.special.items()}
+    manner = _WITH_ARGS if family == "mistral" and "[ARGS]" in parsing.template else _MANNERS[family]
+    older = family == "gemma" and "<start_function_call>" in parsing.template
+
+    def written(parts: Sequence[str]) -> str:
+        parts = [_OF_FUNCTION_GEMMA.get(part, part) if older else part for part in parts]
+        return " ".join(f"<[{tokens[part]}]>" if part in tokens else json.dumps(part) for part in parts)
+
+    more = f"({written(manner.between)} call)*" if parallel else ""
+    thought = ""
+    if parsing.pair and parsing.opens(thinks):
+        end = parsing.pair[1]
+        first, second, whole = (re.escape(part).replace("/", r"\/") for part in (end[0], end[1], end))
+        thought = f"/(?s:.*)/ {written((end,))}" if end in tokens else f"/([^{first}]|{first}[^{second}])*{whole}/"
+        thought += r" /\s{0,4}/ "
+    lines = [f"start: {thought}{written(manner.begin)} call {more} {written(manner.end)}"]
+    lines.append(f"call: {' | '.join(f'call{at}' for at in range(len(tools)))}")
+    for at, tool in enumerate(tools):
+        function = tool["function"]
+        schema = json.dumps(function.get("parameters") or _ANY)
+        arguments = "object" if family == "gemma" else f"arguments{at}"
+        lines.append(f"call{at}: {written(manner.before(function['name']))} {arguments} {written(manner.after)}")
+        lines += [] if family == "gemma" else [f"arguments{at}: %json {schema}"]
+    quote = "<escape>" if older else '<|"|>'
+    return "\n".join([*lines, _GEMMA.replace("QUOTE", written((quote,))) if family == "gemma" else ""])

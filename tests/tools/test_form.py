@@ -1,0 +1,75 @@
+"""Grammars of answers that must call: llguidance takes them, and they allow calls in their family's manner alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cloister.tools.base import Call
+from cloister.tools.families import FamilyName, Parsing
+from cloister.tools.form import lark_of
+from tests.tools.test_parsers import WEATHER, WRITE, whole
+
+llguidance = pytest.importorskip("llguidance")
+
+CITY = {"$ref": "#/$defs/city"}
+PARAMETERS = {"type": "object", "properties": {"city": CITY}, "required": ["city"], "additionalProperties": False}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {
+        "name": "get_weather", "parameters": {**PARAMETERS, "$defs": {"city": {"type": "string"}}}}},
+    {"type": "function", "function": {"name": "add"}},
+]  # fmt: skip
+ADD = Call("add", '{"x": 1, "y": [true, null]}')
+
+
+def follows(grammar: str, text: str) -> bool:
+    """Whether the whole text is an answer, by a vocabulary of bytes."""
+    tokenizer = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.grammar_from("lark", grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = tokenizer.tokenize_bytes(text.encode())
+    return matcher.try_consume_tokens(tokens) == len(tokens) and bool(matcher.is_accepting())
+
+
+@pytest.mark.parametrize("family", WRITE)
+def test_calls_follow_and_words_do_not(family: FamilyName) -> None:
+    parsing = Parsing(named=family)
+    grammar = lark_of(parsing, TOOLS)
+    for calls in ([WEATHER], [ADD], [WEATHER, ADD, WEATHER]):
+        text = WRITE[family](*calls)
+        assert follows(grammar, text), text
+        assert [call.name for call in whole(parsing.parser(tools=True), text).calls] == [call.name for call in calls]
+    for text in ("Hello", "", WRITE[family](WEATHER)[:-1], WRITE[family](Call("other", "{}"))):
+        assert not follows(grammar, text), text
+    assert family == "gemma" or not follows(grammar, WRITE[family](Call("get_weather", '{"town": "x"}')))
+
+
+@pytest.mark.parametrize("family", [family for family in WRITE if family != "gemma"])
+def test_one_call_where_several_are_not_wanted(family: FamilyName) -> None:
+    grammar = lark_of(Parsing(named=family), TOOLS, parallel=False)
+    assert follows(grammar, WRITE[family](WEATHER)) and not follows(grammar, WRITE[family](WEATHER, WEATHER))
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("tools [TOOL_CALLS] [ARGS]", "[TOOL_CALLS]add[ARGS]{}[TOOL_CALLS]add[ARGS]{}"),
+        ("tools <start_function_call>", "<start_function_call>call:add{a:<escape>b<escape>}<end_function_call>"),
+    ],
+)
+def test_other_manners_of_a_family(template: str, text: str) -> None:
+    assert follows(lark_of(Parsing(template), TOOLS), text)
+
+
+def test_a_model_that_has_begun_to_think_thinks_first() -> None:
+    parsing = Parsing("<think></think>", {}, {None: "<think>\n"})
+    grammar, call = lark_of(parsing, TOOLS), WRITE["hermes"](WEATHER)
+    assert follows(grammar, f"why < not?\n</think>\n\n{call}") and not follows(grammar, call)
+    assert follows(lark_of(parsing, TOOLS, thinks=False), call)
+
+
+def test_special_tokens_are_named_by_number() -> None:
+    grammar = lark_of(Parsing("tools [TOOL_CALLS]", {5: "[TOOL_CALLS]"}), TOOLS)
+    assert "<[5]>" in grammar and json.dumps("[TOOL_CALLS]") not in grammar
