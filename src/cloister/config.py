@@ -108,9 +108,6 @@ class GatewaySettings(_Frozen):
     )
     node_name: str | None = option(None, "This node's name in that list.", metavar="NAME", show_default="none")
     spent: Path | None = option(None, "Where spent tokens are kept.", metavar="DIR", show_default="the data folder")
-    tool_parser: ToolParser = option(
-        "auto", "How calls of tools are written in answers; auto: as the model's chat template says.", metavar="FAMILY"
-    )
     token_budget: int = option(0, "What one token pays for, in tokens of text; 0: 16 of the model's contexts.", ge=0)
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
@@ -132,6 +129,9 @@ class EngineSettings(_Frozen):
     max_running: int = option(64, "Sequences decoded at once.", ge=1)
     chunk_tokens: int = option(512, "Tokens in one step at most; fewer while several tenants are active.", ge=1)
     max_context: int = option(0, "Longest prompt plus answer; 0: what the model allows.", ge=0)
+    tool_parser: ToolParser = option(
+        "auto", "How calls of tools are written in answers; auto: as the model's chat template says.", metavar="FAMILY"
+    )
     max_waiting: int = option(1024, "Requests that may wait for a place.", ge=1)
     max_waiting_per_tenant: int = Field(default=512, ge=1)
     attention_processes: int = _vaults(

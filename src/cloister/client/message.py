@@ -2,7 +2,6 @@
 only its status and a known code are passed on."""
 
 import json
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
@@ -59,6 +58,7 @@ _LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent"
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
 _Fields = dict[str, msgspec.Raw]
 _NULL, _SWITCHES = msgspec.Raw(b"null"), (b"true", b"false")
+_FREE = (b"null", b'"none"', b'"auto"')  # choices of tools that need no form
 
 
 class SealedMessage(NamedTuple):
@@ -133,8 +133,14 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     if path == responses.PATH:
         return _split_response(body, levels, headers, secrets)
     given = fields.pop(field, None)
-    form, beside = _form(fields, levels), _beside(fields) if field == "messages" else b""
+    choice = bytes(fields.get("tool_choice", _NULL)) if field == "messages" else b"null"
+    form, beside = _form(fields), _beside(fields) if field == "messages" else b""
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
+    if form or choice not in _FREE:
+        for level in levels:
+            if level in LEVELS:
+                LEVELS[level].refuse({"response_format"})
+        kept["constrained"] = msgspec.Raw(b"true")
     if given is None:  # the node says what is missing
         return Split(msgspec.json.encode(kept))
     prompts = _prompts(bytes(given)) if field != "messages" else (bytes(given),)
@@ -146,7 +152,6 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
         prompts = (hidden,)
     if form:
         beside += b',"form":%b' % form.encode()
-        kept["constrained"] = msgspec.Raw(b"true")
     if beside and winnower is None:
         prompts = tuple(b'{"given":%b%b}' % (prompt, beside) for prompt in prompts)
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
@@ -160,7 +165,7 @@ def _beside(fields: _Fields) -> bytes:
     words, thinks = fields.pop("chat_template_kwargs", _NULL), bytes(fields.get("enable_thinking", _NULL))
     thinks = thinks if thinks in _SWITCHES else b"null"  # the node refuses any other value
     offered, beside = bytes(tools["tools"]) not in (b"null", b"[]"), b""
-    if offered or bytes(tools["tool_choice"]) not in (b"null", b'"none"', b'"auto"'):
+    if offered or bytes(tools["tool_choice"]) not in _FREE:
         parallel = bytes(fields.get("parallel_tool_calls", _NULL))
         beside = b',"tools":{"tools":%b,"choice":%b,"parallel":%b}' % (*map(bytes, tools.values()), parallel)
         fields["calls_tools"] = msgspec.Raw(b"false" if bytes(tools["tool_choice"]) == b'"none"' else b"true")
@@ -188,17 +193,13 @@ def is_obfuscated(headers: Headers, body: bytes) -> bool:
     return False
 
 
-def _form(fields: _Fields, levels: Iterable[str]) -> str:
-    """What the answer must look like, taken out of the fields: it goes with the prompt. Some levels refuse it."""
+def _form(fields: _Fields) -> str:
+    """What the answer must look like, taken out of the fields: it goes with the prompt."""
     given = {name: fields.pop(name) for name in FORM_FIELDS if name in fields}
     try:
-        form = form_of({name: msgspec.json.decode(value) for name, value in given.items()})
+        return form_of({name: msgspec.json.decode(value) for name, value in given.items()})
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise InvalidRequest("The body is not a JSON object.") from None
-    for level in levels if form else ():
-        if level in LEVELS:
-            LEVELS[level].refuse({"response_format"})
-    return form
 
 
 def _is_parameter(name: str, value: msgspec.Raw) -> bool:

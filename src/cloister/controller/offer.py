@@ -48,6 +48,7 @@ class Offer:
             quantised={level: step_ms for level in levels if step_ms and self._relay.shares(level)},
             why_not={} if self.why_not_mpc is None else {MPC: self.why_not_mpc},
             verify=self._settings.controller.verify,
+            tool_parser=self._settings.engine.tool_parser,
             token_challenge=self._relay.token_gate.challenge if self._relay.token_gate else "",
         )
 

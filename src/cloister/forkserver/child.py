@@ -104,7 +104,7 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     decoder = load_decoder(folder, parts, device, settings.max_context)
     if settings.private_layers:
         decoder.keep_private(settings.private_layers)
-    tokenizer = Tokenizer(folder)
+    tokenizer = Tokenizer(folder, settings.tool_parser)
     tokenizer.warm()
     learn(tokenizer)
     preload_redaction()

@@ -105,7 +105,7 @@ def create_api(
     app = FastAPI(title="Cloister", description=text, version=__version__, lifespan=lifespan, **BARE)
     levels = Levels(backend.ready.levels, backend.ready.why_not, backend.ready.verify)
     app.state.prompts = prompts
-    parsing = replace(tokenizer.parsing, named=settings.tool_parser)
+    parsing = replace(tokenizer.parsing, named=backend.ready.tool_parser)
     app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics, parsing)
     drain = app.state.drain = Drain()
     app.add_middleware(Guard, metrics=metrics, drain=drain, local_only=settings.keys_file is None)

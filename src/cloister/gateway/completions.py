@@ -201,12 +201,13 @@ async def _formed(
     if form and any(isinstance(prompt, SealedPrompt) for prompt in prompts):
         message = "response_format: In a sealed request a form is sealed with its prompt, for the vault alone."
         raise FormRefused(message, param="response_format", hint="Use a Cloister client.")
-    if not form:
-        return prompts, ""
+    if form:
+        prompts = [msgspec.structs.replace(cast(Prompt, prompt), form=form) for prompt in prompts]
     if level.uses_vault:
-        return [msgspec.structs.replace(cast(Prompt, prompt), form=form) for prompt in prompts], ""
+        return prompts, ""
     reader: PromptReader = request.app.state.prompts
-    await reader.check(form)
+    if form := reader.form(cast(Prompt, prompts[0])):
+        await reader.check(form)
     return prompts, form
 
 

@@ -45,6 +45,9 @@ class PromptReader:
         if refused := await asyncio.get_running_loop().run_in_executor(self._thread, refusal):
             raise refused
 
+    def form(self, prompt: Prompt) -> str:
+        return self._reading.form(prompt)
+
     async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
         shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)
         if len(tokens) > _MANY_TOKENS:

@@ -224,7 +224,7 @@ class GenerationRequest(KnownFields):
     @property
     def has_form(self) -> bool:
         """Also where it was sealed with the prompt."""
-        return bool(self.form or getattr(self, "constrained", None))
+        return bool(self.form or getattr(self, "constrained", None) or getattr(self, "must_call", None))
 
     @property
     def stop_strings(self) -> list[str]:

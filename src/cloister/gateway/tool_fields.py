@@ -25,6 +25,15 @@ _TOOL: JsonDict = {
     "properties": {"type": {"const": "function"}, "function": _FUNCTION},
     "required": ["type", "function"],
 }
+_CHOICE: JsonDict = {"enum": [None, "none", "auto", "required"]}
+_NAMED: JsonDict = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+    "required": ["type", "function"],
+}
 _WORD: JsonDict = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -36,6 +45,11 @@ class ToolFields(Given):
 
     @property
     def offers_tools(self) -> bool:
+        return False
+
+    @property
+    def must_call(self) -> bool:
+        """Of sealed ones only their reader knows."""
         return False
 
     @property
@@ -59,7 +73,7 @@ class PlainToolFields(ToolFields):
     tools: list[dict[str, Any]] | None = Field(
         default=None, max_length=128, json_schema_extra={"items": _TOOL}, description="functions with different names"
     )
-    tool_choice: Any = Field(default=None, json_schema_extra={"enum": [None, "none", "auto"]})
+    tool_choice: Any = Field(default=None, json_schema_extra={"anyOf": [_CHOICE, _NAMED]})
     chat_template_kwargs: dict[str, Any] | None = Field(
         default=None,
         json_schema_extra={"additionalProperties": _WORD, "maxProperties": 32},
@@ -90,6 +104,10 @@ class PlainToolFields(ToolFields):
     @property
     def offers_tools(self) -> bool:
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def must_call(self) -> bool:
+        return self.tool_choice not in (None, "auto", "none")
 
     @property
     def thinks(self) -> bool | None:

@@ -1,6 +1,7 @@
 """A prompt becomes tokens, and its public part: marked messages up to `<confidential>`. The mark stands beside a text:
 a pasted tag makes nothing public. Tags are exact and paired: a forgotten one must never make a secret public."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from typing import Any
 from jinja2 import TemplateError
 
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister.messages.prompts import ChatPrompt, Prompt, PromptCall, PromptMessage, TextPrompt
+from cloister.messages.prompts import MOST_BESIDE, ChatPrompt, Prompt, PromptCall, PromptMessage, TextPrompt
 from cloister.prompts.chat_template import free_mark, shared_length
 from cloister.prompts.tokenizer import Tokenizer
+from cloister.tools.form import lark_of
 from cloister.tools.offered import arguments_of, read_offered, read_words
 
 # Models' templates know three roles; OpenAI's newer name for the first is "developer".
@@ -101,6 +103,23 @@ class PromptReading:
         if isinstance(prompt, TextPrompt):
             return self._text(prompt)
         return self._checked(prompt.tokens, None, "prompt")
+
+    def form(self, prompt: Prompt) -> str:
+        """What the answer follows: the form that came with the prompt, or that of a call it requires."""
+        offered = read_offered(prompt.tools) if isinstance(prompt, ChatPrompt) and prompt.tools else None
+        if not isinstance(prompt, ChatPrompt) or offered is None or not offered.required:
+            return prompt.form
+        if prompt.form:
+            message = "tool_choice: An answer that must call has the call's form and no other."
+            raise InvalidRequest(message, param="tool_choice", hint="Leave it out, or response_format.")
+        words = read_words(prompt.template) if prompt.template else {}
+        given = (words.get(name) for name in ("enable_thinking", "thinking"))
+        thinks = next((one for one in given if isinstance(one, bool)), None)
+        lark = lark_of(self._tokenizer.parsing, offered.required, parallel=offered.parallel, thinks=thinks)
+        if len(form := json.dumps({"grammar": lark}, ensure_ascii=False)) > MOST_BESIDE["form"]:
+            message = "tool_choice: These tools are too long for a call to be required."
+            raise InvalidRequest(message, param="tool_choice", hint="Name the tool, or offer fewer.")
+        return form
 
     def system_span(self, prompt: ChatPrompt, tokens: Sequence[int]) -> tuple[int, int]:
         """Where system messages are in a chat's tokens: there they differ from those of a chat with other ones."""

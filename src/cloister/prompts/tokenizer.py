@@ -16,7 +16,7 @@ from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUn
 from cloister.models.source import ModelFolder
 from cloister.prompts.chat_template import ChatTemplate, Rendered, any_of, shared_length
 from cloister.prompts.text_stream import ByteStream, MarkedStream, TextStream, WindowStream
-from cloister.tools.families import Parsing
+from cloister.tools.families import Parsing, ToolParser
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -76,7 +76,8 @@ class GenerationDefaults:
 
 
 class Tokenizer:
-    def __init__(self, folder: ModelFolder) -> None:
+    def __init__(self, folder: ModelFolder, tool_parser: ToolParser = "auto") -> None:
+        self._tool_parser = tool_parser
         self._folder = folder.path
         self._settings = _read_json(folder.path / "tokenizer_config.json")
         described = _describe(folder.path)
@@ -130,7 +131,7 @@ class Tokenizer:
     @cached_property
     def parsing(self) -> Parsing:
         """How answers of a chat are read."""
-        return Parsing(self._template, dict(self._special), self._tails)
+        return Parsing(self._template, dict(self._special), self._tails, self._tool_parser)
 
     @cached_property
     def _tails(self) -> dict[bool | None, str]:

@@ -14,6 +14,7 @@ from cloister.tools.mistral import Mistral
 from cloister.tools.thinking import PAIRS, Thinking
 
 FamilyName = Literal["hermes", "llama3", "mistral", "gemma", "harmony"]
+ToolParser = FamilyName | Literal["auto"]
 FAMILIES: dict[FamilyName, type[Parser]] = {
     "hermes": Hermes,
     "llama3": Llama,
@@ -51,7 +52,7 @@ class Parsing:
     template: str = ""
     special: Mapping[int, str] = field(default_factory=dict)
     tails: Mapping[bool | None, str] = field(default_factory=dict)
-    named: FamilyName | Literal["auto"] = "auto"
+    named: ToolParser = "auto"
 
     @property
     def family(self) -> FamilyName:

@@ -17,16 +17,20 @@ _NAME = re.compile(TOOL_NAME)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _MOST_WORDS, _LONGEST_WORD = 32, 4096
 _NOT_FOR_USERS = frozenset(("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"))
-_LATER = "Only 'auto' and 'none' are served: the model decides whether it calls"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Offered:
-    """`choice`: "auto", "required", or the name of the function that must be called."""
+    """`choice`: "auto", "required", or ":" and the name of the function that must be called."""
 
     tools: Sequence[dict[str, Any]]
     choice: str = "auto"
     parallel: bool = True
+
+    @property
+    def required(self) -> Sequence[dict[str, Any]]:
+        """Those of which one must be called; none where the model decides."""
+        return [tool for tool in self.tools if self.choice in ("required", f":{tool['function']['name']}")]
 
 
 def read_offered(text: str) -> Offered | None:
@@ -68,7 +72,7 @@ def check_choice(choice: Any, tools: Sequence[dict[str, Any]] | None) -> str:
         raise ValueError("A call is required, but no tools are given")
     if name is not None and all(tool["function"]["name"] != name for tool in tools):
         raise ValueError("The function that must be called is not among the tools")
-    raise ValueError(_LATER)
+    return "required" if name is None else f":{name}"
 
 
 def check_json(value: Any) -> None:

@@ -88,10 +88,11 @@ class Reader:
                 "This node computes prompts exactly and no other way.", param="obfuscation", hint="Leave compact out."
             )
         prompt = opened(assigned.prompt)
-        if prompt.form:
+        if form := self._reading.form(prompt):
             if LEVELS[assigned.level].decodes is not Decodes.VAULT:
                 raise FormRefused("A form is followed where a vault decodes alone.", param="response_format")
-            check(prompt.form)
+            check(form)
+            prompt = msgspec.structs.replace(prompt, form=form)
         return prompt
 
     def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[EngineRequest]:
