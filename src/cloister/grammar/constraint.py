@@ -21,6 +21,7 @@ MOST_MULTIPLE = 2_000  # least common multiple of all multipleOf, and a fifth of
 MOST_INTERSECTED = 8  # patterns of a schema, where one value may have to match several
 MOST_RULES = 200  # lines of a grammar
 MOST_GRAMMAR = 4096  # characters of a grammar, without the JSON in it
+_LONGEST = {"time": 24, "date-time": 36, "email": 64}  # formats that a small model might never end
 _COUNTED = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _REPEATED = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
 MOST_REPEATED = 10_000  # all counts of a grammar, multiplied
@@ -72,6 +73,7 @@ def json_part(schema: Mapping[str, Any]) -> str:
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
+    """Bounds some texts, too."""
     keys, patterns, multiples, intersects = 0, list[str](), list[int](), False
     for value, depth in _nodes(schema):
         if depth > MOST_DEPTH:
@@ -85,6 +87,8 @@ def _check_schema(schema: dict[str, Any]) -> None:
             raise too_large(f"A count in a schema may be {MOST_COUNTED}.")
         if value.get("x-guidance", SPACED) != SPACED:  # the library's own options
             raise malformed()
+        if value.get("type") == "string" and value.get("format") in _LONGEST:
+            value.setdefault("maxLength", _LONGEST[value["format"]])
         named = value.get("patternProperties")
         patterns += named if isinstance(named, dict) else ()
         patterns += [one for one in (value.get("pattern"),) if isinstance(one, str)]  # a property may have this name

@@ -4,9 +4,21 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cloister.errors import FormRefused
 from cloister.grammar.compiled import compiled, words
+
+# What is added to the logits of eight tokens, by a byte of the mask. Without branches: faster than a masked fill.
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_ADDED = np.where(_BITS == 1, 0.0, -np.inf).astype(np.float32)
+
+
+def _set(bits: NDArray[np.uint8], tokens: Sequence[int], value: bool) -> None:
+    for token in tokens:
+        if token < 8 * len(bits):
+            one = 1 << (token & 7)
+            bits[token >> 3] = bits[token >> 3] | one if value else bits[token >> 3] & (255 ^ one)
 
 
 class Mask:
@@ -39,16 +51,17 @@ class Mask:
         if self._matcher.is_error():
             self.failed = True
             return
-        bits = np.unpackbits(self._words.view(np.uint8), count=self._size, bitorder="little")
-        allowed = np.zeros(len(row), dtype=np.bool_)
-        allowed[: self._size] = bits[: len(row)]
+        bits = self._words.view(np.uint8)
+        _set(bits, (self._size,), False)  # the library's own end
         if self._matcher.is_accepting():
-            allowed[self._ends] = True
+            _set(bits, self._ends, True)
         if held:
-            others = allowed.copy()
-            others[list(held)] = False
-            allowed = others if others.any() else allowed
-        row.masked_fill_(torch.from_numpy(~allowed).to(row.device), float("-inf"))
+            others = bits.copy()
+            _set(others, held, False)
+            bits = others if others.any() else bits
+        added = torch.from_numpy(_ADDED.take(bits, axis=0).ravel()[: len(row)])
+        row[: len(added)] += added.to(row.device)
+        row[len(added) :] = float("-inf")
 
     def forget(self) -> None:
         if not self.failed:
