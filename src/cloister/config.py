@@ -306,6 +306,7 @@ class VaultHostSettings(MachineSettings):
                 "vault_kv_mib",
                 "compact_prompts",
                 "watch_attention",
+                "tool_parser",
             )
         ),
     )

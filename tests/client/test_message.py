@@ -187,7 +187,7 @@ def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
 
     forms = (SealedChatRequest, SealedCompletionRequest, EmbeddingRequest)
     fields = {name for form in forms for name in form.model_fields}
-    assert fields - {"messages", "prompt", "input"} == PARAMETERS | set(SAY_NOTHING) | set(FIELDS)
+    assert fields - {"messages", "prompt", "input", "constrained"} == PARAMETERS | set(SAY_NOTHING) | set(FIELDS)
 
 
 SCHEMA = {"type": "object", "properties": {"secret": {"type": "string"}}}
@@ -244,7 +244,7 @@ TOOL = {"type": "function", "function": {"name": "f", "description": "secret"}}
         ),
         (
             {"tool_choice": {"type": "function", "function": {"name": "secret"}}},
-            {"calls_tools": True},
+            {"calls_tools": True, "constrained": True},
             {
                 "tools": {
                     "tools": None,

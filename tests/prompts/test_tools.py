@@ -186,7 +186,7 @@ def test_tools_and_what_follows_are_private(smollm: Tokenizer) -> None:
     [
         {"tools": "secret"},
         {"tools": '{"tools": [{"type": "function", "function": {"name": "a secret"}}]}'},
-        {"tools": json.dumps({"tools": [TOOL], "choice": "required"})},
+        {"tools": json.dumps({"tools": [TOOL], "choice": "requiring"})},
         {"tools": json.dumps({"tools": [TOOL] * 2})},
         {"tools": '{"tools": ' + "[" * 5000},
         {"template": "[]"},

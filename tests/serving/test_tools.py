@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 
 from tests.serving.test_openai import connected
@@ -86,3 +87,78 @@ def test_at_obfuscated_a_call_with_a_secret_goes_on_in_its_session(way: str, rea
         messages.append({"role": "tool", "tool_call_id": call.id, "content": "25 degrees in Madrid"})
         last = client.chat.completions.create(messages=messages, max_tokens=30, **more).choices[0]
     assert (last.finish_reason, last.message.content) == ("stop", "It is 25 degrees in Madrid.")
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+CHOICES: Any = [
+    tool("weather", city={"enum": ["Lyon", "Rome"]}),
+    tool("clock", hour={"type": "integer", "maximum": 23}),
+]
+NAMED: Any = {"type": "function", "function": {"name": "clock"}}
+
+
+@pytest.mark.parametrize("way", ["plain", "verified"])
+def test_a_call_that_is_required_is_made_at_every_level_alike(way: str, real_server: str) -> None:
+    """The model has not seen how, and knows nothing: the form is right whatever it says."""
+    with connected(way, real_server) as connect:
+        client = connect("cloister-dev")
+        model = client.models.list().data[0].id
+        made = []
+        for level in ("open", "partitioned", "isolated"):
+            more: Any = {
+                "model": model,
+                "tools": CHOICES,
+                "temperature": 0,
+                "max_tokens": 200,
+                "messages": [asked("Rome")],
+            }
+            more |= {"extra_body": {"protection": level}, "parallel_tool_calls": False}
+            found = []
+            for choice in ("required", NAMED):
+                answer = client.chat.completions.create(tool_choice=choice, **more).choices[0]
+                [call] = answer.message.tool_calls or []
+                found.append((answer.finish_reason, call.function.name, json.loads(call.function.arguments)))
+            assert [finish for finish, *_ in found] == ["tool_calls"] * 2
+            assert found[1][1] == "clock" and found[1][2]["hour"] <= 23
+            assert found[0][1] != "weather" or found[0][2]["city"] in ("Lyon", "Rome")
+            pieces = [*client.chat.completions.create(tool_choice=NAMED, stream=True, **more)]
+            streamed = [call for piece in pieces for call in (piece.choices[0].delta.tool_calls or ())]
+            assert "".join(call.function.arguments or "" for call in streamed) and streamed[0].function.name == "clock"
+            made.append(found)
+        assert made[0] == made[1] == made[2]
+
+
+@pytest.mark.parametrize("way", ["plain", "verified"])
+def test_responses_call_too_and_levels_that_cannot_say_so(way: str, real_server: str) -> None:
+    with connected(way, real_server) as connect:
+        client = connect("cloister-dev")
+        model = client.models.list().data[0].id
+        one: Any = {"type": "function", "strict": True, **CHOICES[1]["function"]}
+        for level in ("open", "partitioned"):
+            asking: Any = {"model": model, "input": "What time is it?", "tools": [one], "tool_choice": "required"}
+            asking["parallel_tool_calls"] = False
+            answer = client.responses.create(**asking, temperature=0, extra_body={"protection": level})
+            [call] = answer.output
+            assert call.type == "function_call" and json.loads(call.arguments)["hour"] <= 23
+        with pytest.raises(openai.BadRequestError) as refused:
+            messages = [{"role": "user", "content": "I am <redacted>Ann Miller</redacted>."}]
+            hidden: Any = {"model": model, "messages": messages, "extra_body": {"protection": "obfuscated"}}
+            client.chat.completions.create(tools=CHOICES, tool_choice="required", **hidden)
+        assert refused.value.param == "response_format" and "isolated" in refused.value.message
+
+
+def test_a_required_call_has_no_second_form(real_server: str) -> None:
+    with connected("plain", real_server) as connect:
+        client = connect("cloister-dev")
+        model = client.models.list().data[0].id
+        for level in ("open", "isolated"):
+            form: Any = {"response_format": {"type": "json_object"}, "extra_body": {"protection": level}}
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.chat.completions.create(
+                    model=model, messages=[asked("Rome")], tools=CHOICES, tool_choice="required", **form
+                )
+            assert refused.value.param == "tool_choice"

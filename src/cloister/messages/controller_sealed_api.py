@@ -56,4 +56,4 @@ class ErrorReport(Message, frozen=True):
 
 
 ToSealedApi = ToFrontend | Serve | BytesTaken | CancelSealed
-FromSealedApi = FromFrontend | SealedApiReady | ErrorReport | AskSealed | SealedPart | Failed
+FromSealedApi = FromFrontend | Ask | SealedApiReady | ErrorReport | AskSealed | SealedPart | Failed

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cloister.grammar.constraint import json_part
 from cloister.tools.families import FamilyName, Parsing
 
 _ANY = {"type": "object"}
@@ -71,9 +72,9 @@ def lark_of(
     lines.append(f"call: {' | '.join(f'call{at}' for at in range(len(tools)))}")
     for at, tool in enumerate(tools):
         function = tool["function"]
-        schema = json.dumps(function.get("parameters") or _ANY)
+        schema = json_part(function.get("parameters") or _ANY)
         arguments = "object" if family == "gemma" else f"arguments{at}"
         lines.append(f"call{at}: {written(manner.before(function['name']))} {arguments} {written(manner.after)}")
-        lines += [] if family == "gemma" else [f"arguments{at}: %json {schema}"]
+        lines += [] if family == "gemma" else [f"arguments{at}: {schema}"]
     quote = "<escape>" if older else '<|"|>'
     return "\n".join([*lines, _GEMMA.replace("QUOTE", written((quote,))) if family == "gemma" else ""])
