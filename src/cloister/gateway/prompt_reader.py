@@ -22,7 +22,7 @@ class PromptReader:
         self._tokenizer = tokenizer
         self._reading = PromptReading(tokenizer, serving.vocabulary, serving.max_context)
         # One thread: many long prompts at once must not take every core from the engine.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
+        self._thread = _thread()
 
     async def read(self, prompt: Prompt) -> ReadPrompt:
         if _is_long(prompt):
@@ -59,7 +59,9 @@ class PromptReader:
         self._thread.submit(int).result()
 
     def close(self) -> None:
+        """It can be used again: a server may open its application twice."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread = _thread()
 
 
 def _is_long(prompt: Prompt) -> bool:
@@ -78,3 +80,7 @@ def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int
         ends.append(length)
     pieces.append(stream.finish())
     return "".join(pieces), (*ends[:-1], length + len(pieces[-1]))
+
+
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
