@@ -126,7 +126,7 @@ def test_errors_of_the_node_are_the_sdks_own(client: Client, node: FakeNode) -> 
     with pytest.raises(openai.NotFoundError, match="Nothing here"):
         client.models.retrieve("none")
     with pytest.raises(openai.BadRequestError, match="cannot be sealed"):
-        client.embeddings.create(model=MODEL, input="x")
+        client.moderations.create(model=MODEL, input="x")
     with pytest.raises(openai.BadRequestError, match="128"):
         client.completions.create(model=MODEL, prompt=["x"] * 129)
 

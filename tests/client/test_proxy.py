@@ -96,7 +96,7 @@ def test_errors_of_the_node_pass_through(proxy: str) -> None:
         with pytest.raises(openai.NotFoundError, match="Nothing here"):
             client.models.retrieve("none")
         with pytest.raises(openai.BadRequestError, match="cannot be sealed"):
-            client.embeddings.create(model=MODEL, input="x")
+            client.moderations.create(model=MODEL, input="x")
 
 
 def test_a_field_that_is_given_twice_is_refused_here(proxy: str, node: FakeNode) -> None:

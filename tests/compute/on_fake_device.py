@@ -30,6 +30,7 @@ from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
 from cloister.service.prepare import prepare as prepare_service
+from cloister.tools.families import Parsing
 from cloister.vault import process as vault
 from tests.compute.fake_device import FakeDevice
 from tests.models.small_llama import llama_config, llama_weights
@@ -49,6 +50,7 @@ class Numbers:
     """A tokenizer nobody asks for text."""
 
     vocabulary = VOCABULARY
+    parsing = Parsing()
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token])

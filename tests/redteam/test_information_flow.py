@@ -91,6 +91,7 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
         {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
     tenants = {"Paused.charged"}  # charges go to vaults' turns alone
-    assert texts == replaced | before_any_request | tenants
+    numbers = {"Tokens.vector"}  # of the width that was announced and of length 1, where it was asked for
+    assert texts == replaced | before_any_request | tenants | numbers
     assert set(get_args(PolicyName)) == set(POLICIES)
     assert View not in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__

@@ -58,9 +58,9 @@ class PromptReader:
         """Start the thread now, for processes that cannot start one later."""
         self._thread.submit(int).result()
 
-    def close(self) -> None:
-        """It can be used again: a server may open its application twice."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    def close(self, *, wait: bool = False) -> None:
+        """It can be used again: a server may open its application twice. `wait`: until its thread has ended."""
+        self._thread.shutdown(wait=wait, cancel_futures=True)
         self._thread = _thread()
 
 

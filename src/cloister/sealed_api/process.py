@@ -157,7 +157,7 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
             await Exchange(Serve(1, bytes(32), refused, 1, bytearray(32), bytearray(32)), Exchange.flush).run(app)
         except ChannelBroken as expected:
             where_raised(expected)
-    app.state.prompts.close()
+    app.state.prompts.close(wait=True)  # the seal wants one thread
 
 
 def _requests(model: str, serving: Serving) -> list[InnerRequest]:

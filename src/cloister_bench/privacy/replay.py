@@ -88,7 +88,7 @@ async def _play(recorded: Recorded, way: Way) -> Traffic:
 
     # A token is the number of a piece of text; of a backend one call is asked for.
     words: Any = SimpleNamespace(push=lambda tokens: "".join(recorded[one][1] for one in tokens), finish=lambda: "")
-    words.stream, backend = lambda: words, cast(Backend, SimpleNamespace(generate_all=generate_all))
+    words.stream, backend = lambda visible=None: words, cast(Backend, SimpleNamespace(generate_all=generate_all))
     choice = Choice(0, SamplingParams(max_tokens=len(recorded)), words, StopStrings([]))
     watched = WatchedAnswer("answer", "tenant", "open")
     generation = Generation(backend, watched, [choice], [OpenJob((0,))], WatchedAnswers(), Metrics())

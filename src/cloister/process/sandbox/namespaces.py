@@ -7,6 +7,7 @@ import select
 import signal
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from time import monotonic, sleep
 
 from cloister.errors import SetupError
 from cloister.process.hardening import ENDING, die_with_parent, name_process
@@ -32,16 +33,27 @@ _ANY_DIRECTORY, _ANOTHER_DIRECTORY = b"/proc", b"/usr"
 DRIVERS_READ = "/sys"
 DRIVERS_NAME_THREADS_IN = "/proc"
 MEETING_PLACE = "/meet"  # where a driver finds MPS
+_ENDING_S = 1.0
 _forkserver_pids: int | None = None
 _parent: int = 0
+
+
+def _alone() -> bool:
+    """A thread that was joined may be listed for a moment."""
+    end = monotonic() + _ENDING_S
+    while len(os.listdir("/proc/self/task")) > 1:
+        if monotonic() > end:
+            return False
+        sleep(0.001)
+    return True
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
     """While it has one thread: sheds root, returns as pid 1 of new namespaces; the caller's process becomes its keeper,
     with nothing open and the child's status. What root alone may read must be imported and open before."""
     global _forkserver_pids
-    if len(os.listdir("/proc/self/task")) > 1:
-        raise SetupError("The fork server has threads already; a user namespace can only be entered by a lone one.")
+    if not _alone():
+        raise SetupError("This process has threads already; a user namespace can only be entered by a lone one.")
     parent = os.getppid()
     become_nobody()
     uid, gid = os.geteuid(), os.getegid()
