@@ -252,7 +252,7 @@ def test_nothing_is_left_of_what_was_refused(forgetful: Gateway, level: str) -> 
         (RESPONSES, saying(RESPONSES, secret, tools=[{"type": secret, secret: {secret: secret}}])),
         (RESPONSES, {**saying(RESPONSES, secret), "text": {secret: secret}}),
         (RESPONSES, {**saying(RESPONSES, secret), secret: secret}),
-        (CHAT, {**calling(secret), "tool_choice": {"type": "function", "function": {"name": secret}}}),
+        (CHAT, {**calling(secret), "tool_choice": {"type": "function", "function": {"name": f"{secret}x"}}}),
         (CHAT, {**calling(secret), "tools": [{"type": "function", "function": {"name": f"{secret} {secret}"}}]}),
         (CHAT, {**calling(secret), "chat_template_kwargs": {secret: [secret]}}),
     ]

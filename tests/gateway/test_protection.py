@@ -187,7 +187,7 @@ async def test_what_needs_the_prompt_is_refused_with_a_way_out(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize(("field", "meant"), [("protecton", "protection"), ("sesion", "session"), ("guided", None)])
+@pytest.mark.parametrize(("field", "meant"), [("protecton", "protection"), ("sesion", "session"), ("privacy", None)])
 async def test_a_field_that_nobody_knows_is_refused(
     http: httpx.AsyncClient, backend: FakeBackend, path: str, field: str, meant: str | None
 ) -> None:
