@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+from rich.console import Console
 
-from cloister.config import EngineSettings
+from cloister.config import EngineSettings, Settings
+from cloister.controller import provision
 from cloister.controller.forkserver import seal_weights
 from cloister.controller.provision import Unsealing
 from cloister.errors import ModelCorrupt, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder, open_folder
+from cloister.port import bind
 from cloister.process.child import _inherited
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_weights.file import seal_weights as seal_to_file
@@ -133,3 +138,30 @@ print(os.listdir(path_of(folder.descriptor)), (path_of(folder.descriptor) / "a")
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert told.stdout == "['a'] hello\n" and "Read-only file system" in told.stderr, told.stderr
+
+
+class Delivered:
+    """A delivery whose key has come, at a port that is free again."""
+
+    def __init__(self, *_: object) -> None:
+        self.key: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        self.key.set_result(bytearray(32))
+
+    async def open(self) -> str:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+    async def close(self) -> None: ...
+
+
+async def test_the_port_where_the_key_came_is_kept_for_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provision, "Delivery", Delivered)
+    _, gateway, kept = await provision._delivered(MagicMock(), Settings(), Console(quiet=True))
+    address = ("127.0.0.1", gateway.port)
+    with kept, socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(address)
+    unsealing = Unsealing(kept := bind(gateway))
+    bind(gateway).close()  # the gateway shares it
+    await unsealing.close()
+    assert kept.fileno() == -1

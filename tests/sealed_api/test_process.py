@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from cloister.channel.envelope import InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import StreamOpener
 from cloister.config import GatewaySettings
+from cloister.gateway import prompt_reader
 from cloister.keys import load_keys
 from cloister.messages.controller_frontend import (
     AdmitKeys,
+    Ask,
     CancelSealed,
     SealedPart,
     Serving,
@@ -33,7 +37,9 @@ from cloister.messages.prompts import SealedPrompt
 from cloister.models.source import ModelFolder
 from cloister.process.child import run_module
 from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_api.exchange import now_ms
+from cloister.sealed_api.process import rehearse
 from tests.controller.fakes import Peer
 from tests.forkserver.model import save_model
 from tests.gateway.fakes import KEY
@@ -160,6 +166,30 @@ async def test_at_open_it_reads_long_prompts_too(controller: PlayedController) -
         (SubmitTokens, SealedPart)
     )  # as the template's own words fit the context or not
     assert isinstance(heard, SubmitTokens | SealedPart) and not opener.ended
+
+
+async def test_what_it_may_read_is_verified_by_a_vault_where_asked(controller: PlayedController) -> None:
+    """The prompt goes there as it was read: the socket takes this message, too."""
+    opener = controller.ask(1, body(messages=[{"role": "user", "content": "a"}], protection="open", verify=True), 0)
+    ask = await controller.next_within(Ask)
+    assert (ask.level, ask.verify) == ("partitioned", True) and ask.prompt
+    controller.say(Accepted(ask.request_id, 7), Tokens(ask.request_id, (40, 41), finish="length"))
+    assert (await controller.answer(opener))[0] == 200
+
+
+async def test_its_rehearsal_leaves_no_thread(tiny: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with two threads cannot leave the host. The end of its reader is waited for."""
+    ended = []
+
+    class Watched(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait, cancel_futures=cancel_futures)
+            ended.append(wait)
+
+    monkeypatch.setattr(prompt_reader, "ThreadPoolExecutor", Watched)
+    await rehearse(Tokenizer(tiny), "tiny", GatewaySettings())
+    assert ended == [True]
+    assert not [one for one in threading.enumerate() if one.name.startswith("prompt-reader")]
 
 
 async def test_what_is_odd_neither_stops_nor_opens_anything(controller: PlayedController) -> None:
