@@ -208,6 +208,28 @@ def test_no_tool_is_shown_where_none_may_be_called(smollm: Tokenizer) -> None:
     assert reading.read(none).tokens == reading.read(ChatPrompt((PromptMessage("user", "Hi"),))).tokens
 
 
+def test_an_answer_follows_the_call_it_must_make_or_the_form_that_came(smollm: Tokenizer) -> None:
+    reading = PromptReading(smollm, smollm.vocabulary, 2048)
+    other = {"type": "function", "function": {"name": "other"}}
+
+    def form(choice: Any, **more: str) -> str:
+        tools = json.dumps({"tools": [TOOL, other], "choice": choice})
+        return reading.form(ChatPrompt((PromptMessage("user", "Hi"),), tools=tools, **more))  # type: ignore[arg-type]
+
+    assert form("auto") == form("none") == form(None) == ""
+    assert form("auto", form="{}") == "{}"
+    both, named = (
+        json.loads(form(choice))["grammar"] for choice in ("required", {**other, "function": {"name": "other"}})
+    )
+    assert "get_weather" in both and "other" in both and "get_weather" not in named and "other" in named
+    long = {"type": "function", "function": {"name": "f", "parameters": {"description": "secret" * 20_000}}}
+    too_long = json.dumps({"tools": [long], "choice": "required"})
+    for refusing in (lambda: form("required", form="{}"), lambda: reading.form(chat(tools=too_long))):
+        with pytest.raises(InvalidRequest) as refused:
+            refusing()
+        assert refused.value.param == "tool_choice" and "secret" not in str(refused.value)
+
+
 def test_special_tokens_in_use_are_text(smollm: Tokenizer) -> None:
     ids = [*smollm.encode("é a"), START, *smollm.encode("b"), END, END]
     for step in (1, 2, 100):
