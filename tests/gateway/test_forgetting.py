@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from cloister.errors import VaultLost
+from cloister.gateway.answer import StreamedAnswer
 from cloister.process.hardening import WIPE_FREED_MEMORY
 from tests.gateway.fakes import KEY, MODEL, FakeBackend, chat_body, completion_body
 
@@ -205,17 +206,27 @@ async def test_a_choice_refused_while_another_is_answered_leaves_nothing(
 ) -> None:
     """The stream's status is out, so the error ends here: with its frames it would hold the job until the next gc."""
     jobs: list[weakref.ref[Any]] = []
-    generate = backend.generate
+    generate, news = backend.generate, StreamedAnswer._news
     backend.remembers, backend.pause = False, 0.01
+    sent = asyncio.Event()
+    asked = 0
 
     async def second_fails(tenant: str, job: Any, params: Any) -> Any:
         jobs.append(weakref.ref(job))
         if len(jobs) == 2:
-            await asyncio.sleep(0.05)
+            await sent.wait()
             raise VaultLost.because("vault_lost")
         return await generate(tenant, job, params)
 
+    async def next_news(answer: StreamedAnswer) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked > 2:  # so the status and a first piece are out
+            sent.set()
+        return await news(answer)
+
     monkeypatch.setattr(backend, "generate", second_fails)
+    monkeypatch.setattr(StreamedAnswer, "_news", next_news)
     gc.collect()
     gc.disable()
     try:
