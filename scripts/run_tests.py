@@ -35,29 +35,30 @@ NONE_SELECTED = 5
 """pytest's exit status where no test was selected."""
 
 SECONDS = {
-    ("cloister_mpc", True): 250,
-    ("serving", False): 220,
-    ("redteam", False): 140,
-    ("controller", False): 120,
-    ("cli", False): 70,
-    ("vault_host", False): 75,
-    ("models", False): 60,
-    ("attest", False): 60,
-    ("client", False): 70,
-    ("serving", True): 45,
-    ("cli", True): 50,
-    ("gateway", False): 50,
-    ("cloister_bench", True): 55,
-    ("chaos", False): 105,
-    ("forkserver", False): 40,
-    ("browser", False): 30,
-    ("obfuscation", False): 45,
-    ("prompts", False): 35,
-    ("link", False): 35,
-    ("cloister_bench", False): 60,
-    ("compute", False): 30,
+    ("serving", False): 350,
+    ("cloister_mpc", True): 200,
+    ("redteam", False): 190,
+    ("controller", False): 190,
+    ("client", False): 100,
+    ("gateway", False): 110,
+    ("models", False): 80,
+    ("obfuscation", False): 70,
+    ("cloister_bench", False): 80,
+    ("compute", False): 50,
+    ("chaos", False): 75,
+    ("cli", False): 65,
+    ("engine", False): 45,
+    ("vault_host", False): 60,
+    ("vault", False): 40,
+    ("forkserver", False): 35,
     ("process", False): 45,
-    ("transparency", False): 20,
+    ("prompts", False): 25,
+    ("link", False): 30,
+    ("browser", False): 40,
+    ("access", False): 30,
+    ("transparency", False): 15,
+    ("serving", True): 50,
+    ("cloister_bench", True): 10,
 }
 """About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""
 
@@ -71,8 +72,8 @@ RELEASE_SECONDS = {
 }
 """The same for a release, where it is much longer. A file named here is a group of its own then."""
 
-FEW_SECONDS = 15
-WORTH_A_GROUP = 90
+FEW_SECONDS = 10
+WORTH_A_GROUP = 150
 """Folders that take less share groups: to import torch and transformers takes ten seconds each time. All on shares are
 one, for SPU and jax take as long again; and what is left and takes less joins the group before."""
 

@@ -45,6 +45,12 @@ class Command:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def words_of_children(self) -> Iterator[str]:
+        """What the list of processes shows of them."""
+        for one in self.children():
+            with suppress(psutil.NoSuchProcess):  # a vault may just end
+                yield from one.cmdline()
+
     def child(self, role: str, patience_s: float = 20) -> psutil.Process:
         """The one process of this role: the first of its line, should it have gone into a namespace. Beside it there
         may just be one that ends, or a fork that has not yet its own name."""

@@ -200,14 +200,15 @@ def test_tools_calls_and_results_are_in_their_vault_only(node: Node) -> None:
 
 
 def secret_form(secret: Secret) -> dict[str, Any]:
-    """Only the form says the secret: a form that no answer ends soon."""
-    name = {"type": "object", "properties": {secret.text: {"type": "integer"}}, "additionalProperties": False}
-    return {"guided_json": {"type": "array", "items": {"anyOf": [name, {"type": "integer"}]}, "minItems": 1000}}
+    """Only the form says the secret: it is the name of what comes after more numbers than an answer holds."""
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 1500}
+    properties = {"numbers": numbers, secret.text: {"type": "integer"}}
+    form = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"guided_json": form}
 
 
 @pytest.mark.parametrize("level", VAULT_LEVELS)
 def test_a_form_is_in_its_vault_only_and_nowhere_after(node: Node, level: str) -> None:
-    """The answer does not say it: the model is biased to numbers."""
     secret, words = node.secret(), [{"role": "user", "content": "Many numbers."}]
     with node.answering(CHAT, words, protection=level, **secret_form(secret)):
         assert of_vaults(node.holders(secret)) == 1

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any, Literal
 
 import jsonschema
@@ -14,13 +15,14 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-import cloister
 from tests.grammar.schemas import FORMATS, SCHEMAS
+from tests.serving.test_openai import Connect, connected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ASKED = [{"role": "user", "content": "Describe the city of Paris."}]
 LEVELS = ("open", "isolated", "partitioned")
+WAYS = ("plain", "verified")
 
 
 class City(BaseModel):
@@ -30,15 +32,24 @@ class City(BaseModel):
     sights: list[str] = Field(max_length=3)
 
 
-@pytest.fixture(scope="module", params=["plain", "sealed"])
-def client(request: pytest.FixtureRequest, real_server: str) -> Iterator[openai.OpenAI]:
-    if request.param == "plain":
-        yield openai.OpenAI(base_url=f"{real_server}/v1", api_key="cloister-dev", max_retries=0)
-    else:
-        yield cloister.Client(f"{real_server}/v1", api_key="cloister-dev", max_retries=0, allow_software_tee=True)
+BY_CLIENTS = pytest.mark.parametrize("connect", ["plain", "verified"], indirect=True)
+BY_THE_NODE = pytest.mark.parametrize(
+    "connect", ["plain", pytest.param("verified", marks=pytest.mark.release)], indirect=True
+)
 
 
 @pytest.fixture(scope="module")
+def connect(request: pytest.FixtureRequest, short_server: str) -> Iterator[Connect]:
+    with connected(request.param, short_server) as connect:
+        yield connect
+
+
+@pytest.fixture
+def client(connect: Connect) -> openai.OpenAI:
+    return connect("cloister-dev")
+
+
+@pytest.fixture
 def model(client: openai.OpenAI) -> str:
     return client.models.list().data[0].id
 
@@ -47,6 +58,7 @@ def schema_of(name: str) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMAS[name], "strict": True}}
 
 
+@BY_CLIENTS
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_official_client_parses_a_class(client: openai.OpenAI, model: str, level: str) -> None:
     answer = client.chat.completions.parse(
@@ -60,6 +72,7 @@ def test_the_official_client_parses_a_class(client: openai.OpenAI, model: str, l
     assert isinstance(answer.choices[0].message.parsed, City) and answer.choices[0].finish_reason == "stop"
 
 
+@BY_THE_NODE
 @pytest.mark.parametrize("asked", [{"temperature": 0}, {"temperature": 0.9, "seed": 7, "presence_penalty": 0.4}])
 def test_the_levels_give_the_same_tokens_and_logprobs(client: openai.OpenAI, model: str, asked: dict[str, Any]) -> None:
     def answer(level: str) -> Any:
@@ -80,6 +93,7 @@ def test_the_levels_give_the_same_tokens_and_logprobs(client: openai.OpenAI, mod
     jsonschema.validate(json.loads(first[0]), SCHEMAS["an order"], format_checker=FORMATS)
 
 
+@BY_CLIENTS
 def test_vllm_s_fields_and_plain_completions(client: openai.OpenAI, model: str) -> None:
     def text(**form: Any) -> str:
         return client.completions.create(
@@ -92,6 +106,7 @@ def test_vllm_s_fields_and_plain_completions(client: openai.OpenAI, model: str) 
     assert set(json.loads(text(structured_outputs={"json": SCHEMAS["a person"]}))) == {"name", "age"}
 
 
+@BY_CLIENTS
 def test_a_stream_choices_and_a_stop_string(client: openai.OpenAI, model: str) -> None:
     given: dict[str, Any] = {"model": model, "messages": ASKED, "response_format": schema_of("a person"), "seed": 3}
     answer = client.chat.completions.create(**given, n=3, max_tokens=80)
@@ -104,6 +119,7 @@ def test_a_stream_choices_and_a_stop_string(client: openai.OpenAI, model: str) -
     assert cut.choices[0].message.content == streamed.partition('"age"')[0]
 
 
+@BY_THE_NODE
 def test_nothing_but_the_form_ends_an_answer(client: openai.OpenAI, model: str) -> None:
     """Neither `ignore_eos` nor `min_tokens` makes it longer than its form allows, nor shorter."""
     given: dict[str, Any] = {"model": model, "messages": ASKED, "temperature": 0, "max_tokens": 60}
@@ -115,6 +131,7 @@ def test_nothing_but_the_form_ends_an_answer(client: openai.OpenAI, model: str) 
     assert re.fullmatch("(ab)*a?", held.choices[0].message.content) and held.usage.completion_tokens >= 40
 
 
+@BY_THE_NODE
 def test_answers_with_and_without_forms_do_not_touch_each_other(client: openai.OpenAI, model: str) -> None:
     def ask(form: dict[str, Any] | None) -> str:
         return client.chat.completions.create(
@@ -127,6 +144,7 @@ def test_answers_with_and_without_forms_do_not_touch_each_other(client: openai.O
         assert list(threads.map(ask, forms)) == [alone[place % 4 % 3] for place in range(len(forms))]
 
 
+@BY_CLIENTS
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_form_that_cannot_be_followed_is_a_plain_refusal(client: openai.OpenAI, model: str, level: str) -> None:
     for form in ({"guided_regex": "(xqzwv"}, {"guided_regex": "(xqzwv{1,100}){1,100}"}):
@@ -135,6 +153,7 @@ def test_a_form_that_cannot_be_followed_is_a_plain_refusal(client: openai.OpenAI
         assert refused.value.code == "form_refused" and "xqzwv" not in str(refused.value)
 
 
+@BY_CLIENTS
 def test_levels_that_cannot_follow_a_form_say_so(client: openai.OpenAI, model: str) -> None:
     asked = [{"role": "user", "content": "Describe <redacted>Paris</redacted>."}]
     form = {"type": "json_object"}
@@ -148,6 +167,7 @@ def test_levels_that_cannot_follow_a_form_say_so(client: openai.OpenAI, model: s
     assert refused.value.param == "response_format"
 
 
+@BY_THE_NODE
 def test_verified_answers_have_a_form_too(client: openai.OpenAI, model: str) -> None:
     for level in LEVELS:
         answer = client.chat.completions.create(
@@ -161,22 +181,30 @@ def test_verified_answers_have_a_form_too(client: openai.OpenAI, model: str) -> 
         jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMAS["a person"])
 
 
-@pytest.mark.parametrize("level", ["open", pytest.param("partitioned", marks=pytest.mark.release)])
-def test_the_answers_to_a_sample_of_schemas_validate(client: openai.OpenAI, model: str, level: str) -> None:
-    def ask(name: str) -> str:
-        words = [{"role": "user", "content": f"Give an example of {name} as JSON."}]
-        answer = client.chat.completions.create(
-            model=model,
-            messages=words,
-            temperature=0,
-            max_tokens=400,
-            response_format=schema_of(name),
-            extra_body={"protection": level},
-        )
-        return answer.choices[0].message.content
+@pytest.mark.parametrize(
+    ("way", "level", "every"),
+    [("plain", "open", 3), *(pytest.param(*case, 1, marks=pytest.mark.release) for case in product(WAYS, LEVELS))],
+)
+def test_the_answers_to_a_sample_of_schemas_validate(way: str, level: str, every: int, real_server: str) -> None:
+    """The whole model, which ends a string or a number by itself."""
+    names = [*SCHEMAS][::every]
+    with connected(way, real_server) as connect:
+        client = connect("cloister-dev")
+        model = client.models.list().data[0].id
 
-    with ThreadPoolExecutor(8) as threads:
-        answers = dict(zip(SCHEMAS, threads.map(ask, SCHEMAS), strict=True))
+        def ask(name: str) -> str:
+            answer = client.chat.completions.create(
+                model=model,
+                messages=[{"role": "user", "content": f"Give an example of {name} as JSON."}],
+                temperature=0,
+                max_tokens=400,
+                response_format=schema_of(name),
+                extra_body={"protection": level},
+            )
+            return answer.choices[0].message.content
+
+        with ThreadPoolExecutor(8) as threads:
+            answers = dict(zip(names, threads.map(ask, names), strict=True))
     wrong = []
     for name, answer in answers.items():
         try:

@@ -11,6 +11,9 @@ import pytest
 from tests.serving.test_openai import connected
 
 pytestmark = pytest.mark.slow
+LEVELS = ("open", "partitioned", "isolated")
+WAYS = pytest.mark.parametrize("way", ["plain", "verified"])
+A_WAY = pytest.mark.parametrize("way", ["verified", pytest.param("plain", marks=pytest.mark.release)])
 
 TOOLS: Any = [
     {
@@ -45,8 +48,14 @@ def earlier(city: str, degrees: int) -> list[Any]:
 MESSAGES = [*earlier("Paris", 12), *earlier("Rome", 20), *earlier("Oslo", 3), asked("Madrid")]
 
 
-@pytest.mark.parametrize("level", ["open", "partitioned", "isolated"])
-@pytest.mark.parametrize("way", ["plain", "verified"])
+@pytest.mark.parametrize(
+    ("way", "level"),
+    [
+        *(("plain", level) for level in LEVELS),
+        ("verified", "partitioned"),
+        *(pytest.param("verified", level, marks=pytest.mark.release) for level in ("open", "isolated")),
+    ],
+)
 def test_the_model_calls_and_answers_with_the_result(way: str, level: str, real_server: str) -> None:
     with connected(way, real_server) as connect:
         client = connect("cloister-dev")
@@ -67,7 +76,7 @@ def test_the_model_calls_and_answers_with_the_result(way: str, level: str, real_
     assert prompt_tokens == 412, "the same prompt at every level, in the clear and sealed"
 
 
-@pytest.mark.parametrize("way", ["plain", "verified"])
+@A_WAY
 def test_at_obfuscated_a_call_with_a_secret_goes_on_in_its_session(way: str, real_server: str) -> None:
     marked = asked('<redacted category="place">Madrid</redacted>')
     hidden: dict[str, Any] = {"protection": "obfuscated", "session": f"tools-{way}"}
@@ -101,14 +110,14 @@ CHOICES: Any = [
 NAMED: Any = {"type": "function", "function": {"name": "clock"}}
 
 
-@pytest.mark.parametrize("way", ["plain", "verified"])
-def test_a_call_that_is_required_is_made_at_every_level_alike(way: str, real_server: str) -> None:
+@WAYS
+def test_a_call_that_is_required_is_made_at_every_level_alike(way: str, short_server: str) -> None:
     """The model has not seen how, and knows nothing: the form is right whatever it says."""
-    with connected(way, real_server) as connect:
+    with connected(way, short_server) as connect:
         client = connect("cloister-dev")
         model = client.models.list().data[0].id
         made = []
-        for level in ("open", "partitioned", "isolated"):
+        for level in LEVELS:
             more: Any = {
                 "model": model,
                 "tools": CHOICES,
@@ -132,9 +141,9 @@ def test_a_call_that_is_required_is_made_at_every_level_alike(way: str, real_ser
         assert made[0] == made[1] == made[2]
 
 
-@pytest.mark.parametrize("way", ["plain", "verified"])
-def test_responses_call_too_and_levels_that_cannot_say_so(way: str, real_server: str) -> None:
-    with connected(way, real_server) as connect:
+@WAYS
+def test_responses_call_too_and_levels_that_cannot_say_so(way: str, short_server: str) -> None:
+    with connected(way, short_server) as connect:
         client = connect("cloister-dev")
         model = client.models.list().data[0].id
         one: Any = {"type": "function", "strict": True, **CHOICES[1]["function"]}
@@ -151,8 +160,8 @@ def test_responses_call_too_and_levels_that_cannot_say_so(way: str, real_server:
         assert refused.value.param == "response_format" and "isolated" in refused.value.message
 
 
-def test_a_required_call_has_no_second_form(real_server: str) -> None:
-    with connected("plain", real_server) as connect:
+def test_a_required_call_has_no_second_form(short_server: str) -> None:
+    with connected("plain", short_server) as connect:
         client = connect("cloister-dev")
         model = client.models.list().data[0].id
         for level in ("open", "isolated"):
