@@ -91,8 +91,8 @@ def test_for_a_release_a_long_file_is_run_once_by_itself(runner: ModuleType) -> 
 
 
 def test_patient_folders_have_groups_of_their_own(runner: ModuleType) -> None:
-    groups = runner.group(runner.Folder(name) for name in ("controller", "messages", "gateway", "engine"))
-    assert {group.name: group.patient for group in groups} == {"controller gateway": False, "messages engine": True}
+    groups = runner.group(runner.Folder(name) for name in ("cli", "messages", "link", "engine"))
+    assert {group.name: group.patient for group in groups} == {"cli link": False, "engine messages": True}
 
 
 def test_beside_two_others_the_patient_run_first(runner: ModuleType, tmp_path: Path) -> None:
