@@ -167,6 +167,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"chat_template_kwargs": {"a": "secret" * 1000}}, "chat_template_kwargs"),
     ({"chat_template_kwargs": {f"a{at}": 1 for at in range(33)}}, "chat_template_kwargs"),
     ({"enable_thinking": "secret"}, "enable_thinking"),
+    ({"reasoning_effort": "secret"}, "reasoning_effort"),
     ({"calls_tools": True}, "calls_tools"),
 ]  # fmt: skip
 
@@ -188,8 +189,25 @@ async def test_words_for_the_template_reach_it(http: httpx.AsyncClient, backend:
     words = {"style": "short", "enable_thinking": False}
     assert (await http.post(URL, json=chat_body(chat_template_kwargs=words, enable_thinking=False))).is_success
     assert prompt_of(backend).startswith(f"<words>{json.dumps(words)}<user>")
-    refused = await http.post(URL, json=chat_body(chat_template_kwargs=words, enable_thinking=True))
-    assert refused.status_code == 400 and "different" in refused.json()["error"]["message"]
+    for fields in ({"enable_thinking": True}, {"reasoning_effort": "low"}):
+        given = {**words, "reasoning_effort": "high"}
+        refused = await http.post(URL, json=chat_body(chat_template_kwargs=given, **fields))
+        assert refused.status_code == 400 and "different" in refused.json()["error"]["message"]
+
+
+async def test_an_effort_reaches_a_template_that_knows_it(
+    monkeypatch: pytest.MonkeyPatch, http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    assert (await http.post(URL, json=chat_body(reasoning_effort="high"))).is_success
+    assert prompt_of(backend).startswith("<user>"), "this one does not"
+    for template, asked, said in (
+        ("reasoning_effort", "xhigh", "xhigh"),
+        ("{{ tools }} <|channel|> {{ reasoning_effort }}", "xhigh", "high"),
+        ("{{ tools }} <|channel|> {{ reasoning_effort }}", "low", "low"),
+    ):
+        monkeypatch.setattr(ByteTokenizer, "parsing", Parsing(template))
+        assert (await http.post(URL, json=chat_body(reasoning_effort=asked))).is_success
+        assert prompt_of(backend).startswith(f'<words>{{"reasoning_effort": "{said}"}}<user>')
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -127,12 +127,12 @@ class PromptReading:
         texts = [Marked.of(turn.content, public=turn.public, param="messages").text for turn in prompt.messages]
         other = free_mark(texts)
         twins = [other if role == "system" else text for role, text in zip(roles, texts, strict=True)]
-        rest = self._tokenizer.render_chat(_messages(prompt.messages, twins), _words(prompt))
+        rest = self._tokenizer.render_chat(_messages(prompt.messages, twins), self._words(prompt))
         start = shared_length(tokens, rest)
         return start, max(start, len(tokens) - shared_length(tokens[::-1], rest[::-1]))
 
     def _chat(self, prompt: ChatPrompt) -> ReadPrompt:
-        turns, words = prompt.messages, _words(prompt)
+        turns, words = prompt.messages, self._words(prompt)
         contents = [Marked.of(turn.content, public=turn.public, param="messages") for turn in turns]
         called = (call.arguments for turn in turns for call in turn.calls)
         self._check_length([*(content.text for content in contents), *called], "messages")
@@ -167,6 +167,12 @@ class PromptReading:
         before = content.text[: content.first_private]
         return self._checked(tokens, self._tokenizer.encode(before, add_special_tokens=True), "prompt")
 
+    def _words(self, prompt: ChatPrompt) -> dict[str, Any]:
+        """What the template gets beside messages."""
+        words = self._tokenizer.parsing.words(read_words(prompt.template)) if prompt.template else {}
+        offered = read_offered(prompt.tools) if prompt.tools else None
+        return words if offered is None else {**words, "tools": offered.tools}
+
     def _check_length(self, texts: Sequence[str], param: str) -> None:
         """Refuse what cannot fit before all is tokenised: how a text goes on changes few tokens, never an eighth."""
         least = -(-sum(map(len, texts)) // self._longest_token)
@@ -190,13 +196,6 @@ class PromptReading:
             raise InvalidRequest(f"{param}: Token ids must be below {self._vocabulary}.", param=param)
         known = min(shared_length(tokens, public or ()), len(tokens) - 1)
         return ReadPrompt(tuple(tokens), known, public is not None)
-
-
-def _words(prompt: ChatPrompt) -> dict[str, Any]:
-    """What the template gets beside messages."""
-    words = read_words(prompt.template) if prompt.template else {}
-    offered = read_offered(prompt.tools) if prompt.tools else None
-    return words if offered is None else {**words, "tools": offered.tools}
 
 
 def _messages(turns: Sequence[PromptMessage], contents: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from cloister.tools.base import Parsed, Parser, Plain
 from cloister.tools.gemma import Gemma
@@ -22,6 +22,7 @@ FAMILIES: dict[FamilyName, type[Parser]] = {
     "gemma": Gemma,
     "harmony": Harmony,
 }
+_NEAREST = {"none": "low", "minimal": "low", "xhigh": "high"}  # GPT-OSS was trained with three efforts
 _TOOLS = re.compile(r"\btools\b")
 _SIGNS: tuple[tuple[str, FamilyName], ...] = (
     ("<tool_call>", "hermes"),
@@ -62,6 +63,15 @@ class Parsing:
     def pair(self) -> tuple[str, str] | None:
         """The markers around this model's reasoning, where it has any."""
         return next((pair for pair in PAIRS if pair[1] in self.template), None)
+
+    def words(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A request's words, with an effort of reasoning only where this template knows one."""
+        words = dict(given)
+        if (effort := words.get("reasoning_effort")) is not None and self.family == "harmony":
+            words["reasoning_effort"] = _NEAREST.get(effort, effort)
+        if "reasoning_effort" not in self.template:
+            words.pop("reasoning_effort", None)
+        return words
 
     def parser(self, *, tools: bool, thinks: bool | None = None) -> Parser:
         """For one answer. Harmony's channels are read whatever is asked."""
