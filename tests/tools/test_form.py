@@ -73,3 +73,21 @@ def test_a_model_that_has_begun_to_think_thinks_first() -> None:
 def test_special_tokens_are_named_by_number() -> None:
     grammar = lark_of(Parsing("tools [TOOL_CALLS]", {5: "[TOOL_CALLS]"}), TOOLS)
     assert "<[5]>" in grammar and json.dumps("[TOOL_CALLS]") not in grammar
+
+
+def test_values_of_qwen3_coder_have_the_types_of_their_schema() -> None:
+    properties = {
+        "text": {"type": "string"},
+        "kind": {"enum": ["a", "b"]},
+        "count": {"type": "integer"},
+        "either": {"anyOf": [{"$ref": "#/$defs/text"}, {"type": "null"}]},
+    }
+    parameters = {"properties": properties, "required": ["count"], "$defs": {"text": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    grammar = lark_of(Parsing(named="qwen3_coder"), tools)
+    for arguments in ({"count": 1}, {"text": "a <b>\n c", "kind": "b", "count": 1, "either": "x"}):
+        text = WRITE["qwen3_coder"](Call("f", json.dumps(arguments)))
+        assert follows(grammar, text), text
+        assert json.loads(whole(Parsing(named="qwen3_coder").parser(tools=True), text).calls[0].arguments) == arguments
+    for wrong in ({}, {"count": "x"}, {"kind": "c", "count": 1}, {"count": 1, "text": "in another order"}):
+        assert not follows(grammar, WRITE["qwen3_coder"](Call("f", json.dumps(wrong)))), wrong

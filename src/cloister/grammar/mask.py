@@ -15,7 +15,7 @@ _ADDED = np.where(_BITS == 1, 0.0, -np.inf).astype(np.float32)
 
 
 _WORD = 64  # tokens
-_FEW = 4  # of so many words one: then only they are added, and all others are filled
+_FEW = 4  # where no more than every fourth word has a token, only those are added, and all others filled
 
 
 def _set(bits: NDArray[np.uint8], tokens: Sequence[int], value: bool) -> None:

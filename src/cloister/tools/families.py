@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cloister.tools.base import Parsed, Parser, Plain
+from cloister.tools.coder import Coder
 from cloister.tools.gemma import Gemma
 from cloister.tools.harmony import Harmony
 from cloister.tools.hermes import Hermes
@@ -13,10 +14,11 @@ from cloister.tools.llama import Llama
 from cloister.tools.mistral import Mistral
 from cloister.tools.thinking import PAIRS, Thinking
 
-FamilyName = Literal["hermes", "llama3", "mistral", "gemma", "harmony"]
+FamilyName = Literal["hermes", "qwen3_coder", "llama3", "mistral", "gemma", "harmony"]
 ToolParser = FamilyName | Literal["auto"]
 FAMILIES: dict[FamilyName, type[Parser]] = {
     "hermes": Hermes,
+    "qwen3_coder": Coder,
     "llama3": Llama,
     "mistral": Mistral,
     "gemma": Gemma,
@@ -25,6 +27,7 @@ FAMILIES: dict[FamilyName, type[Parser]] = {
 _NEAREST = {"none": "low", "minimal": "low", "xhigh": "high"}  # GPT-OSS was trained with three efforts
 _TOOLS = re.compile(r"\btools\b")
 _SIGNS: tuple[tuple[str, FamilyName], ...] = (
+    ("<function=", "qwen3_coder"),
     ("<tool_call>", "hermes"),
     ("<|channel|>", "harmony"),
     ("[TOOL_CALLS]", "mistral"),

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 from cloister.grammar.constraint import json_part
 from cloister.tools.families import FamilyName, Parsing
 
+_MOST_SEEN = 64
 _ANY = {"type": "object"}
+_WORD = re.compile(r"[^>\n]{1,256}")
+# To the end of a value of Qwen3-Coder's; a form of its text is not enforced.
+_TEXT = r"/([^<]|<[^\/])*\n<\/parameter>\n/"
 # Gemma writes arguments in its own way: their form is right, their schema is not enforced.
 _GEMMA = """object: "{" (pair ("," pair)*)? "}"
 pair: /[A-Za-z_][A-Za-z0-9_]{0,63}/ ":" value
@@ -34,6 +38,7 @@ def _object(key: str) -> Callable[[str], tuple[str, ...]]:
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MANNERS: dict[FamilyName, _Manner] = {
     "hermes": _Manner((_OPEN, "\n"), ("\n", _CLOSE, "\n", _OPEN, "\n"), ("\n", _CLOSE), _object("arguments"), ("}",)),
+    "qwen3_coder": _Manner((), ("\n",), (), lambda name: (_OPEN, f"\n<function={name}>\n"), ("</function>\n", _CLOSE)),
     "llama3": _Manner((), ("; ",), (), _object("parameters"), ("}",)),
     "mistral": _Manner(("[TOOL_CALLS]", "["), (", ",), ("]",), _object("arguments"), ("}",)),
     "gemma": _Manner((), (), (), lambda name: ("<|tool_call>", f"call:{name}"), ("<tool_call|>",)),
@@ -72,9 +77,46 @@ def lark_of(
     lines.append(f"call: {' | '.join(f'call{at}' for at in range(len(tools)))}")
     for at, tool in enumerate(tools):
         function = tool["function"]
-        schema = json_part(function.get("parameters") or _ANY)
+        schema = function.get("parameters") or _ANY
+        schema = _parameters(schema) if family == "qwen3_coder" else json_part(schema)
         arguments = "object" if family == "gemma" else f"arguments{at}"
         lines.append(f"call{at}: {written(manner.before(function['name']))} {arguments} {written(manner.after)}")
         lines += [] if family == "gemma" else [f"arguments{at}: {schema}"]
     quote = "<escape>" if older else '<|"|>'
     return "\n".join([*lines, _GEMMA.replace("QUOTE", written((quote,))) if family == "gemma" else ""])
+
+
+def _parameters(schema: Mapping[str, Any]) -> str:
+    """As Qwen3-Coder writes them, in the schema's order."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return rf"(/<parameter=[A-Za-z_][A-Za-z0-9_]{{0,63}}>\n/ {_TEXT})*"
+    required, parts = schema.get("required"), list[str]()
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    for name, given in properties.items():
+        if not isinstance(given, dict) or not _WORD.fullmatch(name):
+            continue
+        end = json.dumps("\n</parameter>\n")
+        value = _TEXT if _is_text(given, schema) else f"{json_part({**shared, **given})} {end}"
+        if isinstance(choices := given.get("enum"), list) and all(isinstance(one, str) for one in choices):
+            value = f"({' | '.join(map(json.dumps, choices))}) {end}"
+        part = f"({json.dumps(f'<parameter={name}>' + chr(10))} {value})"
+        parts.append(part if isinstance(required, list) and name in required else f"{part}?")
+    return " ".join(parts) or '""'
+
+
+def _is_text(given: Any, whole: Mapping[str, Any]) -> bool:
+    """Whether the value may be a text, which is written without quotes. What is too wide to tell is JSON."""
+    waiting, seen = [given], 0
+    while waiting and seen < _MOST_SEEN:
+        one, seen = waiting.pop(), seen + 1
+        if not isinstance(one, dict):
+            continue
+        kinds, path = one.get("type"), str(one.get("$ref")).split("/")
+        if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+            return True
+        if len(path) == 3 and isinstance(defined := whole.get(path[1]), dict):
+            waiting.append(defined.get(path[2]))
+        for name in ("anyOf", "oneOf"):
+            waiting += others[:_MOST_SEEN] if isinstance(others := one.get(name), list) else []
+    return False
