@@ -33,6 +33,7 @@ _FORMATS = frozenset(
 _HARDEST = 8
 _VALUES = frozenset(("const", "default", "enum", "examples"))
 _COUNTED = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_SLASH = re.compile(r"\\.|/", re.DOTALL)
 _REPEATED = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
 MOST_REPEATED = 10_000  # all counts of a grammar, multiplied
 # As Python's json writes it. White space at will would let a small model write it without end.
@@ -79,6 +80,17 @@ def _refuse_constant(name: str) -> None:
 def json_part(schema: Mapping[str, Any]) -> str:
     """JSON of this schema, as a part of a grammar."""
     return f"%json {json.dumps({'x-guidance': SPACED, **schema}, ensure_ascii=False)}"
+
+
+def answer_part(form: str) -> str:
+    """What this form allows, as a part of a grammar; empty if it is a grammar itself."""
+    constraint = read_form(form)
+    if constraint.kind == "json_schema":
+        return json_part(json.loads(constraint.source))
+    if constraint.kind == "regex":
+        pattern = _SLASH.sub(lambda found: "\\/" if found[0] == "/" else found[0], constraint.source)
+        return f"/{pattern}/".replace("\n", "\\n")
+    return constraint.source.removeprefix("start: ") if "choice" in json.loads(form) else ""
 
 
 def _check_schema(schema: dict[str, Any]) -> None:

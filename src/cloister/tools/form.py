@@ -55,9 +55,14 @@ _OF_FUNCTION_GEMMA = {"<|tool_call>": "<start_function_call>", "<tool_call|>": "
 
 
 def lark_of(
-    parsing: Parsing, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True, thinks: bool | None = None
+    parsing: Parsing,
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    parallel: bool = True,
+    thinks: bool | None = None,
+    answer: str = "",
 ) -> str:
-    """The grammar of one call of these tools or, `parallel`, of several."""
+    """The grammar of one call of these tools or, `parallel`, of several; or of an `answer`, a part of a grammar."""
     family, tokens = parsing.family, {name: token for token, name in parsing.special.items()}
     manner = _WITH_ARGS if family == "mistral" and "[ARGS]" in parsing.template else _MANNERS[family]
     older = family == "gemma" and "<start_function_call>" in parsing.template
@@ -73,10 +78,18 @@ def lark_of(
         first, second, whole = (re.escape(part).replace("/", r"\/") for part in (end[0], end[1], end))
         thought = f"/(?s:.*)/ {written((end,))}" if end in tokens else f"/([^{first}]|{first}[^{second}])*{whole}/"
         thought += r" /\s{0,4}/ "
-    lines = [f"start: {thought}{written(manner.begin)} call {more} {written(manner.end)}"]
+    lines = [f"start: {thought}({' | '.join([*['calls'][: len(tools)], *['answer'][: len(answer)]])})"]
+    header = written(("<|channel|>", "final", "<|message|>")) if family == "harmony" and tools else ""
+    lines += [f"answer: {header} ({answer})"] if answer else []
+    if not tools:
+        return "\n".join(lines)
+    lines.append(f"calls: {written(manner.begin)} call {more} {written(manner.end)}")
     lines.append(f"call: {' | '.join(f'call{at}' for at in range(len(tools)))}")
     for at, tool in enumerate(tools):
         function = tool["function"]
+        if answer and family == "llama3":
+            lines.append(f"call{at}: {_bare(function)}")
+            continue
         schema = function.get("parameters") or _ANY
         schema = _parameters(schema) if family == "qwen3_coder" else json_part(schema)
         arguments = "object" if family == "gemma" else f"arguments{at}"
@@ -86,13 +99,25 @@ def lark_of(
     return "\n".join([*lines, _GEMMA.replace("QUOTE", written((quote,))) if family == "gemma" else ""])
 
 
+_DEFINED = ("$defs", "definitions")
+
+
+def _bare(function: Mapping[str, Any]) -> str:
+    """A call as a schema: where an answer in JSON may begin as it does, the lexer cannot take a literal back."""
+    given = function.get("parameters") or _ANY
+    properties = {"name": {"const": function["name"]}, "parameters": given}
+    shared = {name: given[name] for name in _DEFINED if name in given}
+    whole = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return json_part({**shared, **whole})
+
+
 def _parameters(schema: Mapping[str, Any]) -> str:
     """As Qwen3-Coder writes them, in the schema's order."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return rf"(/<parameter=[A-Za-z_][A-Za-z0-9_]{{0,63}}>\n/ {_TEXT})*"
     required, parts = schema.get("required"), list[str]()
-    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    shared = {name: schema[name] for name in _DEFINED if name in schema}
     for name, given in properties.items():
         if not isinstance(given, dict) or not _WORD.fullmatch(name):
             continue
