@@ -76,9 +76,10 @@ class Parsing:
             words.pop("reasoning_effort", None)
         return words
 
-    def parser(self, *, tools: bool, thinks: bool | None = None) -> Parser:
+    def parser(self, *, tools: bool, thinks: bool | None = None, early: bool = False) -> Parser:
         """For one answer. Harmony's channels are read whatever is asked."""
         inner: Parser = FAMILIES[self.family]() if tools or self.family == "harmony" else Plain()
+        inner.early = early
         if (pair := self.pair) is None or self.family == "harmony":
             return inner
         return Thinking(inner, pair, opens=self.opens(thinks))
