@@ -18,7 +18,7 @@ KernelChoice = Literal["auto", "gpu", "native", "reference"]
 MpcChoice = Literal["auto", "local", "off"]
 MpcCache = Literal["full", "mpcache"]
 AttesterChoice = Literal["auto", "software", "tsm"]
-ToolParser = Literal["auto", "hermes", "llama3", "mistral", "gemma", "harmony"]
+ToolParser = Literal["auto", "hermes", "qwen3_coder", "llama3", "mistral", "gemma", "harmony"]
 GpuEvidenceChoice = Literal["auto", "none", "nvml"]
 
 DEVELOPMENT_KEY = "cloister-dev"

@@ -18,9 +18,11 @@ SUBSTITUTES_HEADER = "X-Cloister-Substitutes"
 UNUSED = frozenset(
     (
         *("user", "metadata", "store", "prediction", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "reasoning_effort", "verbosity"),
+        *("prompt_cache_retention", "verbosity"),
     )
 )  # their values change nothing; clients that seal leave them out
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")  # of reasoning
 
 SAY_NOTHING: dict[str, tuple[object, ...]] = {
     "functions": (None, []),

@@ -103,7 +103,8 @@ def test_a_response_is_sealed_as_the_chat_it_asks_for_and_the_rest_keeps_its_nam
     given |= {"metadata": {"a": "secret"}, "reasoning": {"effort": "low"}, "store": False, "text": {"verbosity": "low"}}
     body, prompts = split(RESPONSES, given, ("X-Cloister-Protection", "isolated"))
     said = {"role": "user", "content": [{"type": "text", "text": "secret"}]}
-    assert prompts == [[{"role": "system", "content": "secret too"}, said]]
+    messages = [{"role": "system", "content": "secret too"}, said]
+    assert prompts == [{"given": messages, "template": {"reasoning_effort": "low"}}]
     assert body == {"model": "m", "input": {"sealed": 1}, "max_output_tokens": 5, "stream": True}
     assert split(RESPONSES, {**given, "protection": "open"}) == ({**given, "protection": "open"}, [])
     assert split(RESPONSES, {"model": "m"}) == ({"model": "m"}, [])
@@ -263,6 +264,8 @@ TOOL = {"type": "function", "function": {"name": "f", "description": "secret"}}
             {"enable_thinking": True},
             {"template": {"a": "secret", "enable_thinking": True}},
         ),
+        ({"reasoning_effort": "low"}, {}, {"template": {"reasoning_effort": "low"}}),
+        ({"reasoning_effort": None}, {}, None),
     ],
 )
 def test_tools_and_words_for_the_template_are_sealed_with_the_messages(given: Any, left: Any, beside: Any) -> None:
@@ -276,6 +279,13 @@ def test_words_that_contradict_or_are_none_are_not_sent(words: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
         split(CHAT, {"messages": ["m"], "chat_template_kwargs": words, "enable_thinking": True})
     assert refused.value.param == "chat_template_kwargs" and "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("effort", ["secret", 3, ["low"]])
+def test_an_effort_that_is_none_is_not_sent(effort: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        split(CHAT, {"messages": ["m"], "reasoning_effort": effort})
+    assert refused.value.param == "reasoning_effort" and "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])

@@ -200,7 +200,7 @@ async def test_a_field_that_nobody_knows_is_refused(
 
 
 async def test_fields_of_openai_that_change_nothing_are_accepted(http: httpx.AsyncClient) -> None:
-    response = await http.post(CHAT, json=chat_body(user="me", metadata={"a": "b"}, store=True, reasoning_effort="low"))
+    response = await http.post(CHAT, json=chat_body(user="me", metadata={"a": "b"}, store=True, verbosity="low"))
     assert response.status_code == 200
 
 

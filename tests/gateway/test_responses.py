@@ -22,6 +22,7 @@ from cloister.gateway.answer import PromptTokensDetails
 from cloister.gateway.answer import Usage as ChatUsage
 from cloister.gateway.choice import Delta
 from cloister.gateway.responses_reply import ResponsesReply
+from cloister.gateway.tool_calls import CallPiece
 from tests.gateway.fakes import KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend
 
 PATH = "/v1/responses"
@@ -238,8 +239,8 @@ def test_leaving_a_stream_cancels_it(url: str, backend: FakeBackend) -> None:
     assert backend.cancelled == 1 and backend.open == 0
 
 
-def call(name: str, arguments: str) -> Any:
-    return SimpleNamespace(id=f"call_{name}", function=SimpleNamespace(name=name, arguments=arguments))
+def call(name: str, arguments: str, *, begins: bool = True, ends: bool = True) -> CallPiece:
+    return CallPiece(0, f"call_{name}", name, arguments, begins, ends)
 
 
 def said(text: str = "", finish: Any = None, calls: Any = (), reasoning: str = "") -> Any:
@@ -286,6 +287,20 @@ def test_thoughts_words_and_calls_are_items_one_after_the_other() -> None:
     whole = reply()
     together = said("I look.", "tool_calls", [one for delta in CALLED for one in delta.calls], "Where is he?")
     assert same(json.loads(whole.whole([together], USAGE))) == same(events[-1]["response"]), "whole and streamed agree"
+
+
+def test_a_call_in_pieces_is_one_item() -> None:
+    pieces = [
+        call("look", "", ends=False),
+        call("look", '{"at":', begins=False, ends=False),
+        call("look", "1}", begins=False),
+    ]
+    one = reply()
+    text = one.opening(0) + b"".join(one.events(0, said(calls=[each])) for each in pieces)
+    events = events_of((text + one.events(0, said(finish="tool_calls")) + one.closing(USAGE)).decode())
+    assert [event["delta"] for event in events if event["type"].endswith("arguments.delta")] == ['{"at":', "1}"]
+    [item] = events[-1]["response"]["output"]
+    assert (item["arguments"], item["status"], item["call_id"]) == ('{"at":1}', "completed", "call_look")
 
 
 def test_a_call_without_words_is_the_only_item() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from fastapi import FastAPI
 
 from cloister.config import DEVELOPMENT_KEY
-from cloister.tools.families import Parsing
+from cloister.tools.base import Call
+from cloister.tools.families import FamilyName, Parsing
 from tests.gateway.fakes import LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body
+from tests.tools.test_parsers import WRITE
 
 URL = "/v1/chat/completions"
 WEATHER: dict[str, Any] = {
@@ -93,6 +97,69 @@ async def test_a_streamed_call_has_openais_shape(http: httpx.AsyncClient, backen
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["tool_calls"]
 
 
+@pytest.fixture(params=["hermes", "harmony", "mistral"])
+def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, app: FastAPI) -> FamilyName:
+    """The family of the model that is served."""
+    named: FamilyName = request.param
+    monkeypatch.setattr(ByteTokenizer, "parsing", Parsing(named=named))
+    app.state.api = replace(app.state.api, parsing=Parsing(named=named))
+    return named
+
+
+def joined(calls: list[dict[str, Any]]) -> list[str]:
+    """Names and arguments, in the way in which OpenAI's clients put pieces together."""
+    made: dict[int, str] = {}
+    for call in calls:
+        begins = call["index"] not in made
+        assert begins == ("id" in call) == ("type" in call) == ("name" in call["function"])
+        made[call["index"]] = (
+            made.get(call["index"], "") + call["function"].get("name", "") + call["function"]["arguments"]
+        )
+    return [*made.values()]
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+async def test_a_call_that_has_a_form_comes_as_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+    app: FastAPI,
+    http: httpx.AsyncClient,
+    backend: FakeBackend,
+    step: int,
+    family: FamilyName,
+) -> None:
+    odd = '{"city": "a } </tool_call> \\u00e9 <|call|", "x": {"y": [1E2]}}'
+    for arguments in ([GHENT], [odd, DELFT]):
+        calls = [Call("get_weather", one) for one in arguments]
+        backend.answer, backend.step = WRITE[family](*calls), step
+        choices = [event["choices"][0] for event in await events_of(http, tools=[WEATHER], tool_choice="required")]
+        pieces = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+        read = [text.removeprefix("get_weather") for text in joined(pieces)]
+        assert [json.loads(one) for one in read] == [json.loads(one) for one in arguments]
+        assert len(pieces) > 2 * len(calls) or family == "mistral" or step > 3, "pieces come early"
+        assert not any(choice["delta"].get("content") for choice in choices)
+        assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("family", ["hermes", "harmony"], indirect=True)
+@pytest.mark.parametrize("step", [1, 5])
+async def test_a_call_that_is_cut_off_has_said_what_was_made(
+    monkeypatch: pytest.MonkeyPatch,
+    app: FastAPI,
+    http: httpx.AsyncClient,
+    backend: FakeBackend,
+    family: FamilyName,
+    step: int,
+) -> None:
+    backend.answer, backend.step = WRITE[family](Call("get_weather", GHENT)), step
+    most = backend.answer.index("hent") + 2
+    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": most}
+    choices = [event["choices"][0] for event in await events_of(http, **asked)]
+    pieces = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+    assert joined(pieces) == ['get_weather{"city": "Ghe'] and choices[-1]["finish_reason"] == "length"
+    whole = (await http.post(URL, json=chat_body(**asked))).json()["choices"][0]
+    assert whole["message"]["content"].endswith("Ghe") and "tool_calls" not in whole["message"]
+
+
 async def test_what_is_no_call_stays_text(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     backend.answer = said("[1]")
     for fields in ({"tools": [WEATHER]}, {}, {"tools": [WEATHER], "tool_choice": "none"}):
@@ -167,6 +234,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"chat_template_kwargs": {"a": "secret" * 1000}}, "chat_template_kwargs"),
     ({"chat_template_kwargs": {f"a{at}": 1 for at in range(33)}}, "chat_template_kwargs"),
     ({"enable_thinking": "secret"}, "enable_thinking"),
+    ({"reasoning_effort": "secret"}, "reasoning_effort"),
     ({"calls_tools": True}, "calls_tools"),
 ]  # fmt: skip
 
@@ -188,8 +256,25 @@ async def test_words_for_the_template_reach_it(http: httpx.AsyncClient, backend:
     words = {"style": "short", "enable_thinking": False}
     assert (await http.post(URL, json=chat_body(chat_template_kwargs=words, enable_thinking=False))).is_success
     assert prompt_of(backend).startswith(f"<words>{json.dumps(words)}<user>")
-    refused = await http.post(URL, json=chat_body(chat_template_kwargs=words, enable_thinking=True))
-    assert refused.status_code == 400 and "different" in refused.json()["error"]["message"]
+    for fields in ({"enable_thinking": True}, {"reasoning_effort": "low"}):
+        given = {**words, "reasoning_effort": "high"}
+        refused = await http.post(URL, json=chat_body(chat_template_kwargs=given, **fields))
+        assert refused.status_code == 400 and "different" in refused.json()["error"]["message"]
+
+
+async def test_an_effort_reaches_a_template_that_knows_it(
+    monkeypatch: pytest.MonkeyPatch, http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    assert (await http.post(URL, json=chat_body(reasoning_effort="high"))).is_success
+    assert prompt_of(backend).startswith("<user>"), "this one does not"
+    for template, asked, said in (
+        ("reasoning_effort", "xhigh", "xhigh"),
+        ("{{ tools }} <|channel|> {{ reasoning_effort }}", "xhigh", "high"),
+        ("{{ tools }} <|channel|> {{ reasoning_effort }}", "low", "low"),
+    ):
+        monkeypatch.setattr(ByteTokenizer, "parsing", Parsing(template))
+        assert (await http.post(URL, json=chat_body(reasoning_effort=asked))).is_success
+        assert prompt_of(backend).startswith(f'<words>{{"reasoning_effort": "{said}"}}<user>')
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -13,7 +13,7 @@ import pytest
 
 from cloister.errors import FormRefused
 from cloister.grammar.compiled import check
-from cloister.grammar.constraint import MOST_KEYS, json_part
+from cloister.grammar.constraint import MOST_KEYS, json_part, read_form
 from cloister.grammar.mask import Mask
 from cloister.prompts.tokenizer import Tokenizer
 from tests.grammar.schemas import SCHEMAS
@@ -99,6 +99,13 @@ REFUSED = {
     "a multiple in a grammar": lark('start: %json {"type": "integer", "multipleOf": 999983}'),
     "keys in a grammar": lark("start: " + " ".join(json_part({"enum": [SECRET]}) for _ in range(500))),
     "another language": lark('{"grammars": [{"json_schema": {"multipleOf": 999983}}]}'),
+    "a format that is no text": schema({"type": "string", "format": {SECRET: 1}}),
+    "a pattern that counts, and a length": schema(
+        {
+            "properties": {"a": {"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "maxLength": 5000}},
+            "title": SECRET,
+        }
+    ),
     "no rule": lark(SECRET),
     "too many choices": json.dumps({"choice": [f"{SECRET}{n}" for n in range(2000)]}),
     "too long": regex(SECRET * 20_000),
@@ -180,6 +187,28 @@ def test_a_property_may_have_a_keyword_s_name(words: Tokenizer) -> None:
     check(schema({"type": "object", "properties": {name: {"type": "string"} for name in named[:-1]}}))
 
 
-def test_an_unsupported_keyword_is_named(words: Tokenizer) -> None:
-    with pytest.raises(FormRefused, match="not supported: not"):
-        check(REFUSED["what it cannot do"])
+TEXT = {"type": "string"}
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "not": {"type": "object", "not": {"required": [SECRET]}},
+    "oneOf": {"oneOf": [TEXT, {**TEXT, "pattern": f"^{SECRET}"}]},
+    "pattern": {**TEXT, "pattern": f"(?!{SECRET})"},
+    "format": {**TEXT, "format": "uri-reference"},
+    "dependencies": {"type": "object", "dependencies": {SECRET: ["b"]}},
+    "minProperties, maxProperties": {"type": "object", "properties": {SECRET: TEXT}, "maxProperties": 1},
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_an_unsupported_keyword_is_named(name: str, words: Tokenizer) -> None:
+    with pytest.raises(FormRefused, match=f"not supported: {name}") as refused:
+        check(schema(UNSUPPORTED[name]))
+    assert SECRET not in str(refused.value)
+
+
+def test_a_format_that_json_schema_does_not_know_is_an_annotation(words: Tokenizer) -> None:
+    check(schema({**TEXT, "format": "country-code"}))
+    check(lark(f"start: {json_part({**TEXT, 'format': 'password'})}"))
+    kept = {"enum": [{"type": "string", "format": "time"}, {"format": "mine"}], "const": {"format": "mine"}}
+    assert json.loads(read_form(schema(kept)).source) == kept
+    named = {"properties": {"format": {**TEXT, "format": "mine"}, "const": {**TEXT, "format": "time"}}}
+    assert json.loads(read_form(schema(named)).source)["properties"]["format"] == TEXT

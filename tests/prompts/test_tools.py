@@ -217,7 +217,12 @@ def test_an_answer_follows_the_call_it_must_make_or_the_form_that_came(smollm: T
         return reading.form(ChatPrompt((PromptMessage("user", "Hi"),), tools=tools, **more))  # type: ignore[arg-type]
 
     assert form("auto") == form("none") == form(None) == ""
-    assert form("auto", form="{}") == "{}"
+    assert form("none", form='{"regex":"a"}') == '{"regex":"a"}'
+    either = json.loads(form("auto", form='{"choice":["yes","no"]}'))["grammar"]
+    assert 'answer:  ("yes" | "no")' in either and "get_weather" in either and "start: (calls | answer)" in either
+    with pytest.raises(InvalidRequest, match="Leave the tools out") as refused:
+        form("auto", form='{"grammar":"start: \\"secret\\""}')
+    assert "secret" not in str(refused.value)
     both, named = (
         json.loads(form(choice))["grammar"] for choice in ("required", {**other, "function": {"name": "other"}})
     )

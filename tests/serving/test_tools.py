@@ -171,3 +171,21 @@ def test_a_required_call_has_no_second_form(short_server: str) -> None:
                     model=model, messages=[asked("Rome")], tools=CHOICES, tool_choice="required", **form
                 )
             assert refused.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize("way", ["plain", "verified"])
+def test_an_answer_that_may_call_calls_or_has_its_form_at_every_level_alike(way: str, real_server: str) -> None:
+    with connected(way, real_server) as connect:
+        client = connect("cloister-dev")
+        schema = {"name": "answer", "schema": CHOICES[1]["function"]["parameters"]}
+        asking: Any = {"model": client.models.list().data[0].id, "tools": CHOICES, "temperature": 0, "max_tokens": 200}
+        asking |= {"parallel_tool_calls": False, "response_format": {"type": "json_schema", "json_schema": schema}}
+        made = []
+        for level in ("open", "partitioned", "isolated"):
+            more = {**asking, "messages": [asked("Rome")], "extra_body": {"protection": level}}
+            answer = client.chat.completions.create(**more).choices[0]
+            calls = [(call.function.name, call.function.arguments) for call in answer.message.tool_calls or ()]
+            assert answer.finish_reason == ("tool_calls" if calls else "stop")
+            assert calls or json.loads(answer.message.content or "")["hour"] <= 23
+            made.append((calls, answer.message.content))
+        assert made[0] == made[1] == made[2]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cloister.grammar.constraint import answer_part
 from cloister.tools.base import Call
 from cloister.tools.families import FamilyName, Parsing
 from cloister.tools.form import lark_of
@@ -73,3 +74,52 @@ def test_a_model_that_has_begun_to_think_thinks_first() -> None:
 def test_special_tokens_are_named_by_number() -> None:
     grammar = lark_of(Parsing("tools [TOOL_CALLS]", {5: "[TOOL_CALLS]"}), TOOLS)
     assert "<[5]>" in grammar and json.dumps("[TOOL_CALLS]") not in grammar
+
+
+def test_values_of_qwen3_coder_have_the_types_of_their_schema() -> None:
+    properties = {
+        "text": {"type": "string"},
+        "kind": {"enum": ["a", "b"]},
+        "count": {"type": "integer"},
+        "either": {"anyOf": [{"$ref": "#/$defs/text"}, {"type": "null"}]},
+    }
+    parameters = {"properties": properties, "required": ["count"], "$defs": {"text": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    grammar = lark_of(Parsing(named="qwen3_coder"), tools)
+    for arguments in ({"count": 1}, {"text": "a <b>\n c", "kind": "b", "count": 1, "either": "x"}):
+        text = WRITE["qwen3_coder"](Call("f", json.dumps(arguments)))
+        assert follows(grammar, text), text
+        assert json.loads(whole(Parsing(named="qwen3_coder").parser(tools=True), text).calls[0].arguments) == arguments
+    for wrong in ({}, {"count": "x"}, {"kind": "c", "count": 1}, {"count": 1, "text": "in another order"}):
+        assert not follows(grammar, WRITE["qwen3_coder"](Call("f", json.dumps(wrong)))), wrong
+
+
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+FORMS = {
+    json.dumps({"json_schema": NAMED}): '{"name": "/"}',
+    '{"json_object": true}': '{"a": [1]}',
+    '{"regex": "a/\\\\/[/]\\n"}': "a///\n",
+    '{"choice": ["yes", "no \\"%"]}': 'no "%',
+}
+
+
+@pytest.mark.parametrize("family", WRITE)
+@pytest.mark.parametrize("form", FORMS)
+def test_an_answer_calls_or_has_its_form(family: FamilyName, form: str) -> None:
+    parsing, said = Parsing(named=family), FORMS[form]
+    grammar = lark_of(parsing, TOOLS, answer=answer_part(form))
+    text = f"<|channel|>final<|message|>{said}" if family == "harmony" else said
+    assert follows(grammar, text) and whole(parsing.parser(tools=True), text).content == said
+    call = WRITE[family](WEATHER)
+    assert follows(grammar, call) and whole(parsing.parser(tools=True), call).calls
+    for wrong in ("Hello", call + text, f"{text} {call}"):
+        assert not follows(grammar, wrong), wrong
+
+
+def test_a_form_follows_the_thoughts_that_a_prompt_begins() -> None:
+    grammar = lark_of(Parsing("<think></think>", {}, {None: "<think>\n"}), (), answer=answer_part('{"regex": "a+"}'))
+    assert follows(grammar, "why\n</think>\n\naa") and not follows(grammar, "aa")
+
+
+def test_a_grammar_is_no_part_of_another() -> None:
+    assert not answer_part('{"grammar": "start: A"}')

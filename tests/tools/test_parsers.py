@@ -25,6 +25,17 @@ def hermes(*calls: Call) -> str:
     )
 
 
+def coder(*calls: Call) -> str:
+    def written(value: Any) -> str:
+        return value if isinstance(value, str) else json.dumps(value)
+
+    def parameters(one: Call) -> str:
+        given = json.loads(one.arguments).items()
+        return "".join(f"<parameter={key}>\n{written(value)}\n</parameter>\n" for key, value in given)
+
+    return "\n".join(f"<tool_call>\n<function={one.name}>\n{parameters(one)}</function>\n</tool_call>" for one in calls)
+
+
 def gemma(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{name}:{gemma(each)}" for name, each in value.items()) + "}"
@@ -44,6 +55,7 @@ def harmony(*calls: Call) -> str:
 
 WRITE: dict[FamilyName, Any] = {
     "hermes": hermes,
+    "qwen3_coder": coder,
     "llama3": lambda *calls: "; ".join(f'{{"name": "{one.name}", "parameters": {one.arguments}}}' for one in calls),
     "mistral": lambda *calls: (
         "[TOOL_CALLS][" + ", ".join(f'{{"name": "{one.name}", "arguments": {one.arguments}}}' for one in calls) + "]"
@@ -81,7 +93,7 @@ def test_calls_are_found_and_leave_no_text(family: FamilyName, calls: list[Call]
     assert not found.content and not found.reasoning
 
 
-@pytest.mark.parametrize("family", ["hermes", "mistral", "gemma"])
+@pytest.mark.parametrize("family", ["hermes", "qwen3_coder", "mistral", "gemma"])
 def test_words_before_a_call_are_content(family: FamilyName) -> None:
     found = whole(FAMILIES[family](), "I will look.\n\n" + WRITE[family](WEATHER) + "\n")
     assert fields(found) == ("I will look.", "", [WEATHER])
@@ -104,6 +116,14 @@ MALFORMED: dict[FamilyName, list[str]] = {
         "</tool_call> <tool_cal",
         "<tool_call>" + "[" * 5000 + "</tool_call>",
         "<tool_call>" + "9" * 5000 + "</tool_call>",
+    ],
+    "qwen3_coder": [
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</tool_call>",
+        "<tool_call><function=f>words</function></tool_call>",
+        "<tool_call><function=a b></function></tool_call>",
+        "<tool_call><function=f><parameter=a>1</function></tool_call>",
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        "<tool_call>" + "<parameter=a>" * 5000,
     ],
     "llama3": ['{"name": "f"', '{"a": 1}', '{"name": 3, "parameters": {}}', "<|python_tag|>print(1)", "{ not"],
     "mistral": ['[TOOL_CALLS][{"name": "f"', "[TOOL_CALLS]", "[TOOL_CALLS][]", "[TOOL_CALLS]f[ARGS]{", "[TOOL_CALLS]f"],
@@ -129,6 +149,8 @@ def test_a_call_after_a_malformed_one_is_found() -> None:
 def test_a_marker_in_a_string_is_a_word() -> None:
     call = Call("say", json.dumps({"text": 'a \\" </tool_call> <tool_call> b'}))
     assert fields(whole(FAMILIES["hermes"](), hermes(call, WEATHER))) == ("", "", [call, WEATHER])
+    written = coder(Call("say", json.dumps({"text": 'a " </tool_call> b'})), WEATHER)
+    assert [one.name for one in whole(FAMILIES["qwen3_coder"](), written).calls] == ["say", "get_weather"]
     quoted = '<|tool_call>call:say{text:<|"|>a <tool_call|> b<|"|>}<tool_call|>'
     assert whole(FAMILIES["gemma"](), quoted).calls == [Call("say", '{"text": "a <tool_call|> b"}')]
 
@@ -139,6 +161,12 @@ def test_a_marker_in_a_string_is_a_word() -> None:
         ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}', [Call("f", '{"a": 1}')]),
         ("hermes", '<tool_call>{"name": "f"}</tool_call>', [Call("f", "{}")]),
         ("hermes", '<tool_call>{"name": "f", "arguments": {"x": "\\udfff"}}', [Call("f", '{"x": "\\udfff"}')]),
+        ("qwen3_coder", "<tool_call><function=f></function></tool_call>", [Call("f", "{}")]),
+        (
+            "qwen3_coder",
+            "<tool_call><function=f><parameter=a>\n\nx\n\n</parameter><parameter=b>True</parameter></function></tool_call>",
+            [Call("f", '{"a": "\\nx\\n", "b": true}')],
+        ),
         ("llama3", '<|python_tag|>{"type": "function", "name": "f", "parameters": {}}', [Call("f", "{}")]),
         ("mistral", "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}", [Call("f", "{}"), Call("g", "{}")]),
         ("mistral", '[TOOL_CALLS]f{"a": 1}', [Call("f", '{"a": 1}')]),
@@ -172,6 +200,7 @@ TEXTS = st.lists(
             *("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<|tool_call>", "<tool_call|>", "{"),
             *("<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|start|>", "analysis", "final", " to=functions.f"),
             *('{"name": "f", "arguments": {"a": "b"}}', '{"name": "f"', "call:f{a:1}", '<|"|>', '"', "\\", "}", "["),
+            *("<function=f>", "</function>", "<parameter=a>", "</parameter>"),
             *(";", "<think>", "</think>", "[THINK]", "[/THINK]", " ", "\n\n", "word", "f", "<", "é"),
         ]
     ),
@@ -212,6 +241,7 @@ def test_reasoning_comes_before_content_and_calls(pair: tuple[str, str]) -> None
     [
         ("", "hermes"),
         ("{{ tools }} <tool_call> <|python_tag|>", "hermes"),
+        ("{{ tools }} <tool_call> <function=", "qwen3_coder"),
         ("{{ tools }} <|python_tag|>", "llama3"),
         ("{{ tools }} [TOOL_CALLS]", "mistral"),
         ("{{ tools }} <|tool_call>call:", "gemma"),

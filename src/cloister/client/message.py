@@ -25,7 +25,7 @@ from cloister.errors import (
 from cloister.grammar.form import FIELDS as FORM_FIELDS
 from cloister.grammar.form import form_of
 from cloister.levels import LEVELS, ReadLevel
-from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_repeated_names
+from cloister.request_fields import EFFORTS, LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_repeated_names
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
@@ -58,6 +58,7 @@ _LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent"
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
 _Fields = dict[str, msgspec.Raw]
 _NULL, _SWITCHES = msgspec.Raw(b"null"), (b"true", b"false")
+_EFFORTS = (b"null", *(f'"{effort}"'.encode() for effort in EFFORTS))
 _FREE = (b"null", b'"none"', b'"auto"')  # choices of tools that need no form
 
 
@@ -164,25 +165,30 @@ def _beside(fields: _Fields) -> bytes:
     tools = {name: fields.pop(name, _NULL) for name in ("tools", "tool_choice")}
     words, thinks = fields.pop("chat_template_kwargs", _NULL), bytes(fields.get("enable_thinking", _NULL))
     thinks = thinks if thinks in _SWITCHES else b"null"  # the node refuses any other value
+    effort = bytes(fields.pop("reasoning_effort", _NULL))
+    if effort not in _EFFORTS:
+        hint = f"Give one of {', '.join(EFFORTS)}."
+        raise InvalidRequest("reasoning_effort: This is no effort.", param="reasoning_effort", hint=hint)
     offered, beside = bytes(tools["tools"]) not in (b"null", b"[]"), b""
     if offered or bytes(tools["tool_choice"]) not in _FREE:
         parallel = bytes(fields.get("parallel_tool_calls", _NULL))
         beside = b',"tools":{"tools":%b,"choice":%b,"parallel":%b}' % (*map(bytes, tools.values()), parallel)
         fields["calls_tools"] = msgspec.Raw(b"false" if bytes(tools["tool_choice"]) == b'"none"' else b"true")
-    if bytes(words) != b"null" or thinks != b"null":
-        merged = _with_thinks(bytes(words), thinks)
+    if not {bytes(words), thinks, effort} <= {b"null"}:
+        merged = _merged(bytes(words), {"enable_thinking": thinks, "reasoning_effort": effort})
         beside += b',"template":%b' % msgspec.json.encode(merged)
         if (said := merged.get("enable_thinking", merged.get("thinking"))) is not None and bytes(said) in _SWITCHES:
             fields["enable_thinking"] = said
     return beside
 
 
-def _with_thinks(words: bytes, thinks: bytes) -> _Fields:
+def _merged(words: bytes, said: dict[str, bytes]) -> _Fields:
+    said = {name: value for name, value in said.items() if value != b"null"}
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         merged = msgspec.json.decode(words, type=_Fields | None) or {}
-        if thinks == b"null" or bytes(merged.setdefault("enable_thinking", msgspec.Raw(thinks))) == thinks:
+        if all(bytes(merged.setdefault(name, msgspec.Raw(value))) == value for name, value in said.items()):
             return merged
-    what = "This is no object, or says something else than enable_thinking."
+    what = "This is no object, or says something else than enable_thinking or reasoning_effort."
     raise InvalidRequest(f"chat_template_kwargs: {what}", param="chat_template_kwargs")
 
 

@@ -16,7 +16,7 @@ from cloister.gateway.choice import Choice, Delta, Finish, ScoredToken
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
 from cloister.gateway.schema import Body
-from cloister.gateway.tool_calls import ToolCall, delta_of
+from cloister.gateway.tool_calls import ToolCall, delta_of, whole
 from cloister.messages.generation import Progress
 from cloister.messages.types import SamplingParams
 from cloister.prompts.tokenizer import Tokenizer
@@ -193,7 +193,7 @@ class AssistantMessage(msgspec.Struct):
     def of(cls, new: Delta) -> Self:
         thought = new.reasoning or msgspec.UNSET
         content = new.text or (None if new.calls else "")
-        return cls(content, reasoning_content=thought, reasoning=thought, tool_calls=new.calls or msgspec.UNSET)
+        return cls(content, reasoning_content=thought, reasoning=thought, tool_calls=whole(new.calls) or msgspec.UNSET)
 
 
 class ChatChoice(msgspec.Struct):
@@ -230,7 +230,7 @@ class ChatReply(Reply):
         events = b"" if delta.progress is None else comment(delta.progress)
         if delta.text or delta.scores or delta.reasoning or delta.calls:
             scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
-            new = delta_of(delta.text, delta.reasoning, delta.calls, delta.first_call)
+            new = delta_of(delta.text, delta.reasoning, delta.calls)
             events += self.event(index, b'"delta":%b' % encode(new), scores, b"null")
         if delta.finish is not None:
             events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))

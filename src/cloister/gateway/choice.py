@@ -5,13 +5,13 @@ from dataclasses import InitVar, dataclass, field
 from typing import Literal, cast
 
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.tool_calls import ToolCall, new_call
+from cloister.gateway.tool_calls import CallPiece, new_id
 from cloister.messages.generation import Progress, Tokens
 from cloister.messages.prompts import MAX_CALLS
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.prompts.text_stream import REPLACEMENT
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.tools.base import Parser
+from cloister.tools.base import Call, Parser
 
 
 class _Pattern:
@@ -108,8 +108,7 @@ class Delta:
     finish: Finish | None
     progress: Progress | None = None
     reasoning: str = field(default="", repr=False)
-    calls: list[ToolCall] = field(default_factory=list, repr=False)
-    first_call: int = 0
+    calls: list[CallPiece] = field(default_factory=list, repr=False)
 
 
 @dataclass(eq=False, repr=False)
@@ -131,7 +130,8 @@ class Choice:
         self.output_tokens = self.cached_tokens = 0
         self.finish: Finish | None = None
         self._stream = self._tokenizer.stream(visible)
-        self._calls = 0
+        self._calls = self._sent = 0
+        self._under_way = ""  # the id of the call of which a part was sent
         self._watch = stops.watch()
         self._echo_due = echo
         self._echo_scores: list[TokenLogprob] = []
@@ -179,12 +179,25 @@ class Choice:
         parsed = parser.push(delta.text)
         if self.finish is not None:
             parsed.add(parser.finish())
-        calls = parsed.calls[: max(0, self.most_calls - self._calls)]
-        delta.text, delta.reasoning, delta.first_call = parsed.content, parsed.reasoning, self._calls
-        delta.calls = [new_call(call) for call in calls]
-        self._calls += len(calls)
+        delta.text, delta.reasoning = parsed.content, parsed.reasoning
+        found = [(call, True) for call in parsed.calls] + ([(parsed.ahead, False)] if parsed.ahead else [])
+        for call, ends in found:
+            if self._under_way or self._calls < self.most_calls:
+                piece = self._piece(call, ends=ends)
+                delta.calls += [piece] if piece.begins or piece.ends or piece.arguments else []
         if self._calls and self.finish == "stop":
             delta.finish = "tool_calls"
+
+    def _piece(self, call: Call, *, ends: bool) -> CallPiece:
+        begins = not self._under_way
+        if begins:
+            self._under_way, self._sent = new_id(), 0
+            self._calls += 1
+        piece = CallPiece(
+            self._calls - 1, self._under_way, call.name, call.arguments[self._sent :], begins=begins, ends=ends
+        )
+        self._under_way, self._sent = "" if ends else self._under_way, len(call.arguments)
+        return piece
 
     def _decode(self, text: str, *, early: bool = False) -> None:
         self._decoded += len(text)

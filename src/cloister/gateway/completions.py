@@ -146,7 +146,8 @@ def _read_as(api: Api, body: Body) -> dict[str, Any]:
     if not isinstance(body, schema.ChatOptions):
         return {}
     tools, most = body.offers_tools, 1 if body.parallel_tool_calls is False else MAX_CALLS
-    parser = api.parsing.parser(tools=tools, thinks=body.thinks)
+    early = bool(body.stream and tools and body.has_form)
+    parser = api.parsing.parser(tools=tools, thinks=body.thinks, early=early)
     return {"parser": parser, "visible": api.parsing.markers(tools=tools), "most_calls": most}
 
 

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,22 +11,11 @@ from cloister.gateway.answer import DONE, ChatReply, ChatTokenLogprob, Usage, co
 from cloister.gateway.choice import Delta, Finish
 from cloister.gateway.errors import describe
 from cloister.gateway.schema import Body
+from cloister.gateway.tool_calls import CallPiece
 from cloister.messages.types import SamplingParams
 from cloister.responses import renamed
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
-
-
-class CalledFunction(Protocol):
-    name: str
-    arguments: str
-
-
-class Call(Protocol):
-    """A whole call, as a chat's answer has it."""
-
-    id: str
-    function: CalledFunction
 
 
 class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
@@ -178,7 +167,7 @@ class ResponsesReply(ChatReply):
             events += self._opened(Reasoning, "rs") + self._said("response.reasoning_text.delta", thought)
         if delta.text or delta.scores:
             events += self._text(delta)
-        calls: Sequence[Call] = getattr(delta, "calls", ())
+        calls: Sequence[CallPiece] = getattr(delta, "calls", ())
         return events + b"".join(map(self._called, calls))
 
     def closing(self, usage: Usage) -> bytes:
@@ -208,12 +197,15 @@ class ResponsesReply(ChatReply):
         self._scores += found
         return events + self._said("response.output_text.delta", delta.text, logprobs=found)
 
-    def _called(self, call: Call) -> bytes:
-        name, arguments = call.function.name, call.function.arguments
-        events = self._end("completed") + self._begin(FunctionCall(f"fc_{secrets.token_hex(12)}", call.id, name))
-        self._pieces.append(arguments)
-        events += self._item_event("response.function_call_arguments.delta", delta=arguments)
-        return events + self._end("completed")
+    def _called(self, call: CallPiece) -> bytes:
+        events = b""
+        if call.begins:
+            events += self._end("completed")
+            events += self._begin(FunctionCall(f"fc_{secrets.token_hex(12)}", call.id, call.name))
+        if call.arguments:
+            self._pieces.append(call.arguments)
+            events += self._item_event("response.function_call_arguments.delta", delta=call.arguments)
+        return events + (self._end("completed") if call.ends else b"")
 
     def _opened(self, kind: type[Reasoning] | type[OutputMessage], prefix: str) -> bytes:
         """The item under way is of this kind from now on."""

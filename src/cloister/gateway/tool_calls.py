@@ -2,11 +2,10 @@
 
 import secrets
 import string
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
-
-from cloister.tools.base import Call
 
 _LETTERS = string.ascii_letters + string.digits
 
@@ -22,15 +21,31 @@ class ToolCall(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
+class CallPiece(NamedTuple):
+    """Of the call `at` this place in an answer: `begins`, `ends`, or both where it comes whole."""
+
+    at: int
+    id: str
+    name: str
+    arguments: str
+    begins: bool
+    ends: bool
+
+
+class FunctionDelta(msgspec.Struct):
+    arguments: str
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class ToolCallDelta(msgspec.Struct):
     index: int
-    id: str
-    function: CalledFunction
-    type: Literal["function"] = "function"
+    function: FunctionDelta
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: Literal["function"] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Delta(msgspec.Struct):
-    """What is new in a message. A call comes whole: before its end it may still turn out to be text."""
+    """What is new in a message. Without a form a call comes whole: before its end it may turn out to be text."""
 
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
@@ -38,14 +53,22 @@ class Delta(msgspec.Struct):
     tool_calls: list[ToolCallDelta] | msgspec.UnsetType = msgspec.UNSET
 
 
-def new_call(call: Call) -> ToolCall:
+def new_id() -> str:
     """Nine letters and digits: Mistral's templates take no other id."""
-    return ToolCall("".join(secrets.choice(_LETTERS) for _ in range(9)), CalledFunction(*call))
+    return "".join(secrets.choice(_LETTERS) for _ in range(9))
 
 
-def delta_of(content: str, reasoning: str, calls: list[ToolCall], first: int) -> Delta:
-    """`first`: the number of the first of these calls."""
-    deltas = [ToolCallDelta(at, call.id, call.function) for at, call in enumerate(calls, first)]
+def whole(pieces: Sequence[CallPiece]) -> list[ToolCall]:
+    return [ToolCall(piece.id, CalledFunction(piece.name, piece.arguments)) for piece in pieces]
+
+
+def delta_of(content: str, reasoning: str, calls: Sequence[CallPiece]) -> Delta:
+    deltas = [
+        ToolCallDelta(call.at, FunctionDelta(call.arguments, call.name), call.id, "function")
+        if call.begins
+        else ToolCallDelta(call.at, FunctionDelta(call.arguments))
+        for call in calls
+    ]
     thought = reasoning or msgspec.UNSET
     unsaid = not content and (reasoning or calls)
     return Delta(thought, thought, msgspec.UNSET if unsaid else content, deltas or msgspec.UNSET)

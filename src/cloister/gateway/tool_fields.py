@@ -1,6 +1,6 @@
 """The fields of a chat's body that say what the template gets beside messages: tools, and words of the user's."""
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 from pydantic import Field, field_validator, model_validator
@@ -80,6 +80,10 @@ class PlainToolFields(ToolFields):
         description="words for the model's chat template",
     )
 
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        default=None, description="for templates that know it; others ignore it"
+    )
+
     @field_validator("tools")
     @classmethod
     def _are_functions(cls, value: Any) -> Any:
@@ -119,5 +123,5 @@ class PlainToolFields(ToolFields):
         return structs.replace(prompt, **self._beside()) if isinstance(prompt, ChatPrompt) else prompt
 
     def _beside(self) -> dict[str, str]:
-        words = written_words(self.chat_template_kwargs, self.enable_thinking)
+        words = written_words(self.chat_template_kwargs, self.enable_thinking, self.reasoning_effort)
         return {"tools": written(self.tools, self.tool_choice, self.parallel_tool_calls), "template": words}

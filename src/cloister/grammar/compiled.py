@@ -1,19 +1,20 @@
 """Grammars compiled by llguidance (ADR 19). The library and the vocabulary are loaded once, before a process is sealed
 or forked; each answer has one matcher, and no form outlives its request."""
 
+import json
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from cloister.errors import FormRefused
-from cloister.grammar.constraint import SPACED, Constraint, read_form
+from cloister.grammar.constraint import SPACED, Constraint, hardest_texts, read_form
 from cloister.grammar.refusal import malformed, too_large
 
 LIMITS = LLParserLimits(
     max_items_in_row=2_000,
     initial_lexer_fuel=200_000,
-    step_lexer_fuel=200_000,
+    step_lexer_fuel=400_000,
     step_max_items=20_000,
     max_lexer_states=10_000,
     max_grammar_size=50_000,
@@ -28,6 +29,9 @@ _KEYWORDS = frozenset(
         *("minProperties", "maxProperties", "pattern", "format", "$ref", "patternProperties"),
     )
 )
+# Of what the library says, words that are its own, and the keyword that they are about.
+_ABOUT = {"oneOf": "oneOf", "Properties only": "minProperties, maxProperties", "regex": "pattern"}
+_ABOUT |= {"Unknown format": "format", "circular": "$ref"}
 _TRIED = 4
 _LIMIT_WORDS = ("fuel", "too complex", "too large", "too big", "too many", "limit", "max is", "unable to determine")
 
@@ -91,7 +95,10 @@ def words() -> _Vocabulary:
 
 def compiled(form: str) -> LLMatcher:
     """FormRefused, without a word of the form, if it cannot be followed."""
-    constraint = read_form(form)
+    return _matcher(read_form(form))
+
+
+def _matcher(constraint: Constraint) -> LLMatcher:
     try:
         matcher = LLMatcher(words().tokens, _grammar(constraint), log_level=0, limits=LIMITS)
     except ValueError:
@@ -102,8 +109,14 @@ def compiled(form: str) -> LLMatcher:
 
 
 def check(form: str) -> None:
-    """FormRefused if it cannot be followed, as far as its first tokens show."""
-    matcher = compiled(form)
+    """FormRefused if it cannot be followed, as far as its first tokens show, and those of texts that are hard."""
+    constraint = read_form(form)
+    _try(_matcher(constraint))
+    for text in hardest_texts(json.loads(constraint.source)) if constraint.kind == "json_schema" else ():
+        _try(_matcher(Constraint("json_schema", json.dumps(text))))
+
+
+def _try(matcher: LLMatcher) -> None:
     for _ in range(_TRIED):
         allowed = int.from_bytes(matcher.compute_bitmask(), "little") if not matcher.is_stopped() else 0
         first = (allowed & -allowed).bit_length() - 1
@@ -126,5 +139,5 @@ def _refusal(said: str) -> FormRefused:
     """The library's message may quote the form: of it, the names that JSON Schema itself has."""
     if any(word in said.lower() for word in _LIMIT_WORDS):
         return too_large()
-    named = sorted(name for name in _KEYWORDS if f'"{name}"' in said)
+    named = sorted({name for name in _KEYWORDS if f'"{name}"' in said} | {_ABOUT[one] for one in _ABOUT if one in said})
     return malformed(f"Of a JSON schema, this is not supported: {', '.join(named)}." if named else None)

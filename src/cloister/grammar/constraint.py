@@ -22,7 +22,18 @@ MOST_INTERSECTED = 8  # patterns of a schema, where one value may have to match 
 MOST_RULES = 300  # lines of a grammar
 MOST_GRAMMAR = 8192  # characters of a grammar, without the JSON in it
 _LONGEST = {"time": 24, "date-time": 36, "email": 64}  # formats that a small model might never end
+# JSON Schema's. Any other is an annotation (§7.2.3 of its validation), which the library refuses.
+_FORMATS = frozenset(
+    (
+        *("date", "date-time", "duration", "email", "hostname", "idn-email", "idn-hostname", "ipv4", "ipv6", "iri"),
+        *("iri-reference", "json-pointer", "regex", "relative-json-pointer", "time", "uri", "uri-reference"),
+        *("uri-template", "uuid"),
+    )
+)
+_HARDEST = 8
+_VALUES = frozenset(("const", "default", "enum", "examples"))
 _COUNTED = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_SLASH = re.compile(r"\\.|/", re.DOTALL)
 _REPEATED = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
 MOST_REPEATED = 10_000  # all counts of a grammar, multiplied
 # As Python's json writes it. White space at will would let a small model write it without end.
@@ -58,8 +69,7 @@ def read_form(form: str) -> Constraint:
         check_pattern(value)
         return Constraint(kind, value)
     if kind == "grammar" and isinstance(value, str) and value:
-        _check_grammar(value)
-        return Constraint(kind, value)
+        return Constraint(kind, _checked_grammar(value))
     raise malformed()
 
 
@@ -72,10 +82,21 @@ def json_part(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps({'x-guidance': SPACED, **schema}, ensure_ascii=False)}"
 
 
+def answer_part(form: str) -> str:
+    """What this form allows, as a part of a grammar; empty if it is a grammar itself."""
+    constraint = read_form(form)
+    if constraint.kind == "json_schema":
+        return json_part(json.loads(constraint.source))
+    if constraint.kind == "regex":
+        pattern = _SLASH.sub(lambda found: "\\/" if found[0] == "/" else found[0], constraint.source)
+        return f"/{pattern}/".replace("\n", "\\n")
+    return constraint.source.removeprefix("start: ") if "choice" in json.loads(form) else ""
+
+
 def _check_schema(schema: dict[str, Any]) -> None:
-    """Bounds some texts, too."""
+    """Bounds some texts, too, and leaves out formats that JSON Schema does not know."""
     keys, patterns, multiples, intersects = 0, list[str](), list[int](), False
-    for value, depth in _nodes(schema):
+    for value, depth, is_schema in _nodes(schema):
         if depth > MOST_DEPTH:
             raise too_large(f"A schema may be {MOST_DEPTH} levels deep.")
         if not isinstance(value, dict):
@@ -87,8 +108,11 @@ def _check_schema(schema: dict[str, Any]) -> None:
             raise too_large(f"A count in a schema may be {MOST_COUNTED}.")
         if value.get("x-guidance", SPACED) != SPACED:  # the library's own options
             raise malformed()
-        if value.get("type") == "string" and value.get("format") in _LONGEST:
-            value.setdefault("maxLength", _LONGEST[value["format"]])
+        if is_schema and isinstance(format := value.get("format"), str):
+            if format not in _FORMATS:
+                del value["format"]
+            if value.get("type") == "string" and format in _LONGEST:
+                value.setdefault("maxLength", _LONGEST[format])
         named = value.get("patternProperties")
         patterns += named if isinstance(named, dict) else ()
         patterns += [one for one in (value.get("pattern"),) if isinstance(one, str)]  # a property may have this name
@@ -111,31 +135,50 @@ def _significand(number: Any) -> int:
     return int("".join(map(str, digits))) or 1
 
 
-def _nodes(schema: Any) -> Iterator[tuple[Any, int]]:
-    left = [(schema, 1)]
+def hardest_texts(schema: Any) -> list[dict[str, Any]]:
+    """A few whose pattern counts and whose length is bounded: both together may be more than either."""
+    found = dict[tuple[int, str], dict[str, Any]]()
+    for value, _, is_schema in _nodes(schema):
+        pattern, most = (value.get("pattern"), value.get("maxLength")) if isinstance(value, dict) else ("", None)
+        if is_schema and isinstance(pattern, str) and "{" in pattern and type(most) is int:
+            found[most, pattern] = {"type": "string", "pattern": pattern, "maxLength": most}
+    return [found[which] for which in sorted(found)[-_HARDEST:]]
+
+
+def _nodes(schema: Any) -> Iterator[tuple[Any, int, bool]]:
+    """With the depth, and whether this may be a schema: a constant is none."""
+    left = [(schema, 1, True)]
     while left:
-        value, depth = left.pop()
-        yield value, depth
-        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        left += [(each, depth + 1) for each in inside if isinstance(each, dict | list)]
+        value, depth, is_schema = left.pop()
+        yield value, depth, is_schema
+        inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        left += [
+            (each, depth + 1, is_schema and key not in _VALUES) for key, each in inside if isinstance(each, dict | list)
+        ]
 
 
-def _check_grammar(grammar: str) -> None:
+def _checked_grammar(grammar: str) -> str:
     """Its parts of JSON are checked as schemas; they count together."""
     if grammar.lstrip().startswith("{"):  # the library would read another language
         raise malformed()
     rest, *parts = grammar.split("%json")
-    schemas: list[Any] = []
+    schemas, between = list[Any](), [rest]
     for part in parts:
         try:
             schema, end = json.JSONDecoder().raw_decode(part.lstrip())
         except (ValueError, RecursionError):
             raise malformed() from None
         schemas.append(schema)
-        rest += "\n" * part[:1].isspace() + part.lstrip()[end:]
+        between.append(part.lstrip()[end:])
+        rest += "\n" * part[:1].isspace() + between[-1]
     _check_schema({"": schemas})
     if len(rest) > MOST_GRAMMAR or rest.count("\n") > MOST_RULES:
         raise too_large(f"A grammar may have {MOST_RULES} lines and {MOST_GRAMMAR} characters, beside its JSON.")
     counts = [int(count) for found in _REPEATED.finditer(rest) for count in found.groups() if count]
     if prod(max(1, count) for count in counts) > MOST_REPEATED:
         raise too_large(f"All counts of a grammar, multiplied, may be {MOST_REPEATED}.")
+    written = (
+        f"%json {json.dumps(schema, ensure_ascii=False)}{text}"
+        for schema, text in zip(schemas, between[1:], strict=True)
+    )
+    return "".join([between[0], *written])

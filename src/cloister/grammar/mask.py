@@ -14,11 +14,16 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder=
 _ADDED = np.where(_BITS == 1, 0.0, -np.inf).astype(np.float32)
 
 
+_WORD = 64  # tokens
+_FEW = 4  # where no more than every fourth word has a token, only those are added, and all others filled
+
+
 def _set(bits: NDArray[np.uint8], tokens: Sequence[int], value: bool) -> None:
+    places = bits.data  # its numbers are faster than an array's
     for token in tokens:
-        if token < 8 * len(bits):
+        if token < 8 * len(places):
             one = 1 << (token & 7)
-            bits[token >> 3] = bits[token >> 3] | one if value else bits[token >> 3] & (255 ^ one)
+            places[token >> 3] = places[token >> 3] | one if value else places[token >> 3] & (255 ^ one)
 
 
 class Mask:
@@ -34,7 +39,10 @@ class Mask:
             self.failed = True
             return
         self._ends = [token for token in ends if token in known.special]
-        self._words = np.zeros(-(-known.tokens.vocab_size // 32), dtype=np.int32)
+        size = known.tokens.vocab_size
+        self._bits = np.zeros(-(-size // _WORD) * _WORD // 8, dtype=np.uint8)
+        self._written = self._bits.ctypes.data, -(-size // 32) * 4
+        self._room = np.zeros((len(self._bits), 8), dtype=np.float32)
         self._size = known.of.vocabulary
 
     def note(self, token: int) -> None:
@@ -47,11 +55,11 @@ class Mask:
         """Of what is allowed, `held` tokens wait as long as there is another one."""
         if self.failed:
             return
-        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(*self._written)
         if self._matcher.is_error():
             self.failed = True
             return
-        bits = self._words.view(np.uint8)
+        bits = self._bits
         _set(bits, (self._size,), False)  # the library's own end
         if self._matcher.is_accepting():
             _set(bits, self._ends, True)
@@ -59,12 +67,30 @@ class Mask:
             others = bits.copy()
             _set(others, held, False)
             bits = others if others.any() else bits
+        if row.device.type == "cpu" and row.dtype == torch.float32:
+            self._add(row.numpy(), bits)
+            return
         added = torch.from_numpy(_ADDED.take(bits, axis=0).ravel()[: len(row)])
         row[: len(added)] += added.to(row.device)
         row[len(added) :] = float("-inf")
 
+    def _add(self, row: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
+        """The same bits as above, in place and without new memory of the row's size."""
+        size = min(len(row), self._room.size)
+        some = np.flatnonzero(bits.view(np.uint64)[: size // _WORD])
+        if size % _WORD == 0 and _FEW * len(some) < size // _WORD:
+            words = row[:size].reshape(-1, _WORD)
+            kept = words[some] + _ADDED[bits.reshape(-1, _WORD // 8)[some]].reshape(-1, _WORD)
+            row.fill(-np.inf)
+            words[some] = kept
+            return
+        _ADDED.take(bits, axis=0, out=self._room, mode="clip")
+        np.add(row[:size], self._room.reshape(-1)[:size], out=row[:size])
+        row[size:] = -np.inf
+
     def forget(self) -> None:
         if not self.failed:
-            self._words.fill(0)
+            self._bits.fill(0)
+            self._room.fill(0)
             del self._matcher
             self.failed = True

@@ -84,7 +84,7 @@ class Serving(Ready, frozen=True, kw_only=True):
     quantised: dict[LevelName, Annotated[int, Meta(ge=1, le=60_000)]] = field(default_factory=dict)
     why_not: dict[LevelName, Annotated[str, Meta(max_length=1024)]] = field(default_factory=dict)
     verify: Annotated[str, Meta(max_length=32)] = "off"
-    tool_parser: Literal["auto", "hermes", "llama3", "mistral", "gemma", "harmony"] = "auto"
+    tool_parser: Literal["auto", "hermes", "qwen3_coder", "llama3", "mistral", "gemma", "harmony"] = "auto"
     token_challenge: Annotated[str, Meta(max_length=1024)] = ""  # for WWW-Authenticate; empty: no tokens are taken
 
 

@@ -27,7 +27,7 @@ _KNOWN = frozenset(
         *("type", "function", "name", "description", "parameters", "properties", "required", "enum", "items", "id"),
         *("arguments", "default", "format", "title", "strict", "return", "response", "anyOf", "oneOf", "allOf"),
         *("additionalProperties", "nullable", "minimum", "maximum", "object", "string", "number", "integer", "boolean"),
-        *("array", "null"),
+        *("array", "null", "none", "minimal", "low", "medium", "high", "xhigh"),
     )
 )
 _NINE = re.compile(r"length\s*[!=]=\s*9\b")

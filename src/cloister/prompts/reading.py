@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.grammar.constraint import answer_part
 from cloister.messages.prompts import MOST_BESIDE, ChatPrompt, Prompt, PromptCall, PromptMessage, TextPrompt
 from cloister.prompts.chat_template import free_mark, shared_length
 from cloister.prompts.tokenizer import Tokenizer
@@ -105,19 +106,31 @@ class PromptReading:
         return self._checked(prompt.tokens, None, "prompt")
 
     def form(self, prompt: Prompt) -> str:
-        """What the answer follows: the form that came with the prompt, or that of a call it requires."""
-        offered = read_offered(prompt.tools) if isinstance(prompt, ChatPrompt) and prompt.tools else None
-        if not isinstance(prompt, ChatPrompt) or offered is None or not offered.required:
+        """What the answer follows: the form that came with the prompt, that of a call it requires, or of either.
+        Reasoning that the prompt begins comes first."""
+        if not isinstance(prompt, ChatPrompt) or not (prompt.form or prompt.tools):
             return prompt.form
-        if prompt.form:
+        offered = read_offered(prompt.tools) if prompt.tools else None
+        required = offered.required if offered else ()
+        if required and prompt.form:
             message = "tool_choice: An answer that must call has the call's form and no other."
             raise InvalidRequest(message, param="tool_choice", hint="Leave it out, or response_format.")
         words = read_words(prompt.template) if prompt.template else {}
         given = (words.get(name) for name in ("enable_thinking", "thinking"))
         thinks = next((one for one in given if isinstance(one, bool)), None)
-        lark = lark_of(self._tokenizer.parsing, offered.required, parallel=offered.parallel, thinks=thinks)
+        tools, parsing = required or (offered.tools if offered and prompt.form else ()), self._tokenizer.parsing
+        if not tools and not (prompt.form and parsing.opens(thinks)):
+            return prompt.form
+        answer = answer_part(prompt.form) if prompt.form else ""
+        if prompt.form and not answer:
+            if not tools:
+                return prompt.form
+            message = "guided_grammar: Where tools are offered, an answer's form is a schema, a regex or choices."
+            raise InvalidRequest(message, param="guided_grammar", hint="Leave the tools out.")
+        parallel = offered is None or offered.parallel
+        lark = lark_of(parsing, tools, parallel=parallel, thinks=thinks, answer=answer)
         if len(form := json.dumps({"grammar": lark}, ensure_ascii=False)) > MOST_BESIDE["form"]:
-            message = "tool_choice: These tools are too long for a call to be required."
+            message = "tool_choice: These tools are too long for the answer's form."
             raise InvalidRequest(message, param="tool_choice", hint="Name the tool, or offer fewer.")
         return form
 
@@ -127,12 +140,12 @@ class PromptReading:
         texts = [Marked.of(turn.content, public=turn.public, param="messages").text for turn in prompt.messages]
         other = free_mark(texts)
         twins = [other if role == "system" else text for role, text in zip(roles, texts, strict=True)]
-        rest = self._tokenizer.render_chat(_messages(prompt.messages, twins), _words(prompt))
+        rest = self._tokenizer.render_chat(_messages(prompt.messages, twins), self._words(prompt))
         start = shared_length(tokens, rest)
         return start, max(start, len(tokens) - shared_length(tokens[::-1], rest[::-1]))
 
     def _chat(self, prompt: ChatPrompt) -> ReadPrompt:
-        turns, words = prompt.messages, _words(prompt)
+        turns, words = prompt.messages, self._words(prompt)
         contents = [Marked.of(turn.content, public=turn.public, param="messages") for turn in turns]
         called = (call.arguments for turn in turns for call in turn.calls)
         self._check_length([*(content.text for content in contents), *called], "messages")
@@ -167,6 +180,12 @@ class PromptReading:
         before = content.text[: content.first_private]
         return self._checked(tokens, self._tokenizer.encode(before, add_special_tokens=True), "prompt")
 
+    def _words(self, prompt: ChatPrompt) -> dict[str, Any]:
+        """What the template gets beside messages."""
+        words = self._tokenizer.parsing.words(read_words(prompt.template)) if prompt.template else {}
+        offered = read_offered(prompt.tools) if prompt.tools else None
+        return words if offered is None else {**words, "tools": offered.tools}
+
     def _check_length(self, texts: Sequence[str], param: str) -> None:
         """Refuse what cannot fit before all is tokenised: how a text goes on changes few tokens, never an eighth."""
         least = -(-sum(map(len, texts)) // self._longest_token)
@@ -190,13 +209,6 @@ class PromptReading:
             raise InvalidRequest(f"{param}: Token ids must be below {self._vocabulary}.", param=param)
         known = min(shared_length(tokens, public or ()), len(tokens) - 1)
         return ReadPrompt(tuple(tokens), known, public is not None)
-
-
-def _words(prompt: ChatPrompt) -> dict[str, Any]:
-    """What the template gets beside messages."""
-    words = read_words(prompt.template) if prompt.template else {}
-    offered = read_offered(prompt.tools) if prompt.tools else None
-    return words if offered is None else {**words, "tools": offered.tools}
 
 
 def _messages(turns: Sequence[PromptMessage], contents: Sequence[str]) -> list[dict[str, Any]]:

@@ -21,14 +21,18 @@ class Call(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class Parsed:
+    """`ahead`: the call under way and its arguments so far, where a parser shows it early."""
+
     content: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
+    ahead: Call | None = None
 
     def add(self, other: "Parsed") -> "Parsed":
         self.content += other.content
         self.reasoning += other.reasoning
         self.calls += other.calls
+        self.ahead = other.ahead
         return self
 
 
@@ -37,6 +41,8 @@ class Parser(ABC):
 
     markers: ClassVar[tuple[str, ...]] = ()
     """Names of tokens which it looks for."""
+    early = False
+    """Show calls before their end: only where the answer's form makes them well-formed. Arguments stay as written."""
 
     @abstractmethod
     def push(self, text: str) -> Parsed: ...
@@ -62,6 +68,8 @@ class Between(Parser):
     bare: ClassVar[str] = ""
     """An answer that begins with this character may be a call as a whole."""
     quote: ClassVar[re.Pattern[str]] = re.compile(r'\\.|"', re.DOTALL)
+    head: ClassVar[re.Pattern[str] | None] = None
+    """What stands before a call's arguments, where they are JSON and its last part."""
 
     def __init__(self) -> None:
         self._held, self._spaces = "", ""
@@ -78,7 +86,24 @@ class Between(Parser):
         found = Parsed()
         while self._outside(found) if self._begun is None else self._inside(found):
             pass
+        found.ahead = self._ahead()
         return found
+
+    def _ahead(self) -> Call | None:
+        """Without what may belong to the call's end."""
+        head = self.head.match(self._held) if self.early and self.head and self._begun else None
+        if head is None:
+            return None
+        given = self._held[head.end() :]
+        kept = unfinished(given, [*self.ends.values()])
+        return Call(head[1], given[: len(given) - kept].rstrip("} \r\n\t"))
+
+    def _as_written(self, calls: list[Call] | None, body: str) -> list[Call] | None:
+        head = self.head.match(body) if self.early and self.head else None
+        if head is None or not calls or len(calls) > 1:
+            return calls
+        given = body[head.end() :].rstrip().removesuffix("}").rstrip()
+        return [Call(calls[0].name, given)] if isinstance(load(given), dict) else calls
 
     def finish(self) -> Parsed:
         found = Parsed()
@@ -128,12 +153,15 @@ class Between(Parser):
         return True
 
     def _close(self, found: Parsed, body: str, end: str) -> None:
+        ahead = self._ahead()
         marker, self._begun = self._begun or "", None
-        if calls := self.read(body):
+        if calls := self._as_written(self.read(body), body):
             found.calls += calls
             self._spaces, self._after_call = "", True
-        else:
+        elif ahead is None:
             self._say(found, marker + body + end)
+        else:  # it was cut off, and its beginning is out
+            found.ahead = ahead
 
     def _say(self, found: Parsed, text: str) -> None:
         text = self._spaces + text

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from cloister.tools.base import Parsed, Parser, Plain
+from cloister.tools.coder import Coder
 from cloister.tools.gemma import Gemma
 from cloister.tools.harmony import Harmony
 from cloister.tools.hermes import Hermes
@@ -13,17 +14,20 @@ from cloister.tools.llama import Llama
 from cloister.tools.mistral import Mistral
 from cloister.tools.thinking import PAIRS, Thinking
 
-FamilyName = Literal["hermes", "llama3", "mistral", "gemma", "harmony"]
+FamilyName = Literal["hermes", "qwen3_coder", "llama3", "mistral", "gemma", "harmony"]
 ToolParser = FamilyName | Literal["auto"]
 FAMILIES: dict[FamilyName, type[Parser]] = {
     "hermes": Hermes,
+    "qwen3_coder": Coder,
     "llama3": Llama,
     "mistral": Mistral,
     "gemma": Gemma,
     "harmony": Harmony,
 }
+_NEAREST = {"none": "low", "minimal": "low", "xhigh": "high"}  # GPT-OSS was trained with three efforts
 _TOOLS = re.compile(r"\btools\b")
 _SIGNS: tuple[tuple[str, FamilyName], ...] = (
+    ("<function=", "qwen3_coder"),
     ("<tool_call>", "hermes"),
     ("<|channel|>", "harmony"),
     ("[TOOL_CALLS]", "mistral"),
@@ -63,9 +67,19 @@ class Parsing:
         """The markers around this model's reasoning, where it has any."""
         return next((pair for pair in PAIRS if pair[1] in self.template), None)
 
-    def parser(self, *, tools: bool, thinks: bool | None = None) -> Parser:
+    def words(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A request's words, with an effort of reasoning only where this template knows one."""
+        words = dict(given)
+        if (effort := words.get("reasoning_effort")) is not None and self.family == "harmony":
+            words["reasoning_effort"] = _NEAREST.get(effort, effort)
+        if "reasoning_effort" not in self.template:
+            words.pop("reasoning_effort", None)
+        return words
+
+    def parser(self, *, tools: bool, thinks: bool | None = None, early: bool = False) -> Parser:
         """For one answer. Harmony's channels are read whatever is asked."""
         inner: Parser = FAMILIES[self.family]() if tools or self.family == "harmony" else Plain()
+        inner.early = early
         if (pair := self.pair) is None or self.family == "harmony":
             return inner
         return Thinking(inner, pair, opens=self.opens(thinks))

@@ -2,7 +2,7 @@
 
 import re
 
-from cloister.tools.base import NAME, Parsed, Parser, call, unfinished
+from cloister.tools.base import NAME, Call, Parsed, Parser, call, unfinished
 
 _MESSAGE, _CHANNEL = "<|message|>", "<|channel|>"
 _OVER = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
@@ -49,10 +49,12 @@ class Harmony(Parser):
     def _within(self, found: Parsed) -> bool:
         over = [(at, marker) for marker in _OVER if (at := self._held.find(marker)) >= 0]
         if not over:
+            kept = len(self._held) - unfinished(self._held, _OVER)
             if not self._recipient:
-                kept = unfinished(self._held, _OVER)
-                self._say(found, self._held[: len(self._held) - kept])
-                self._held = self._held[len(self._held) - kept :]
+                self._say(found, self._held[:kept])
+                self._held = self._held[kept:]
+            elif self.early:
+                found.ahead = Call(self._recipient, self._held[:kept].strip())
             return False
         at, marker = min(over)
         self._say(found, self._held[:at])
@@ -68,6 +70,11 @@ class Harmony(Parser):
         on = _ON.search(self._header or "")
         if to := self._recipient:
             one = call(to, text)
+            if self.early and one:
+                one = Call(to, text.strip())
+            elif self.early:  # it was cut off, and its beginning is out
+                found.ahead = Call(to, text.strip())
+                return
             found.calls += [one] if one else []
             found.content += "" if one else text
         elif on and on[1] == "analysis":

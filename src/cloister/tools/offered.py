@@ -122,11 +122,12 @@ def check_words(words: Any) -> dict[str, Any] | None:
     return words
 
 
-def written_words(words: dict[str, Any] | None, thinks: bool | None) -> str:
+def written_words(words: dict[str, Any] | None, thinks: bool | None, effort: str | None = None) -> str:
     """Empty where there are none; ValueError where they contradict each other or are too long."""
     given = dict(words or {})
-    if thinks is not None and given.setdefault("enable_thinking", thinks) != thinks:
-        raise ValueError("enable_thinking and chat_template_kwargs say different things")
+    for name, value in (("enable_thinking", thinks), ("reasoning_effort", effort)):
+        if value is not None and given.setdefault(name, value) != value:
+            raise ValueError(f"{name} and chat_template_kwargs say different things")
     text = json.dumps(given, ensure_ascii=False) if given else ""
     if len(text) > MOST_BESIDE["template"]:
         raise ValueError(f"Words for the template have at most {MOST_BESIDE['template']} characters")
