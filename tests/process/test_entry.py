@@ -104,6 +104,21 @@ print("here")
     assert done.stdout == "here\n"
 
 
+def test_a_child_has_a_low_number_for_its_socket_however_many_files_its_parent_has() -> None:
+    child = """
+import fcntl, os, socket, sys
+from cloister.process.hardening import begin_child
+a, b = socket.socketpair()
+sys.argv = ["", str(fcntl.fcntl(b, fcntl.F_DUPFD, 300))]
+b.close()
+control = begin_child("test")
+a.send(b"here")
+print(control.fileno() < 16, control.recv(9), os.path.exists("/proc/self/fd/300"))
+"""
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert done.stdout == "True b'here' False\n", done.stderr
+
+
 def test_a_release_starts_without_what_brings_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda *told: seen.append(told))

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class PlayedController(Peer):
     async def next_within(self, kind: Any, seconds: float = 240) -> Any:
         async with asyncio.timeout(seconds):
             while not self.messages:
+                assert self.keeper.poll() is None, "it ended"
                 await asyncio.sleep(0.02)
         return await self.next(kind)
 
@@ -105,6 +107,15 @@ async def controller(tiny: ModelFolder) -> AsyncIterator[PlayedController]:
     controller = PlayedController(tiny, GatewaySettings())
     await controller.next_within(SealedApiReady)
     yield controller
+    controller.end()
+
+
+async def test_it_starts_behind_more_open_files_than_it_may_have(tiny: ModelFolder) -> None:
+    with ExitStack() as opened:
+        for _ in range(300):
+            opened.enter_context(open(os.devnull))
+        controller = PlayedController(tiny, GatewaySettings())
+    await controller.next_within(SealedApiReady)
     controller.end()
 
 

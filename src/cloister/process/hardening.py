@@ -40,7 +40,15 @@ WIPE_FREED_MEMORY = {
 def begin_child(role: str) -> socket.socket:
     """Before heavy imports: named, hardened, and tied to its parent. Returns its end of the socket to it."""
     _begin(role, forked=False)
-    return socket.socket(fileno=int(sys.argv[1]))
+    return socket.socket(fileno=_lowest(int(sys.argv[1])))
+
+
+def _lowest(descriptor: int) -> int:
+    """A parent with many files open passes a number above the limit that a sandbox sets for its process."""
+    lowest = os.dup(descriptor)
+    kept, closed = sorted((lowest, descriptor))
+    os.close(closed)
+    return kept
 
 
 def begin_forked(role: str, control: int, parent: int) -> socket.socket:
