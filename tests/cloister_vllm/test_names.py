@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def test_what_that_file_imports_is_listed() -> None:
 
     imported = {module for module, _ in imported_modules(tree_of(SOURCE / "names.py")) if module.startswith("vllm.")}
     assert imported <= {place.replace(":", ".") for place in names.TOUCHED}
+
+
+def test_no_salt_of_a_client_has_a_way_to_vllm() -> None:
+    """Of all that `add` gives to vLLM, what could carry one is a constant."""
+    from cloister_vllm.core import Core
+    from cloister_vllm.names import VllmCore
+
+    assert list(inspect.signature(Core.add).parameters) == ["self", "number", "prompt", "params", "most"]
+    source = inspect.getsource(VllmCore.add)
+    assert "cache_salt=None" in source and "extra_args" not in source and "kv_transfer" not in source
 
 
 @WITH_VLLM

@@ -20,7 +20,7 @@ from cloister.controller.template_file import find_templates
 from cloister.controller.token_gate import TokenGate
 from cloister.controller.vault_host import VaultHostClient, reach_vault_host
 from cloister.errors import ServiceUnavailable
-from cloister.levels import Decodes
+from cloister.levels import LEVELS, Decodes
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
@@ -80,7 +80,7 @@ class Controller:
         self.token_gate = self.relay.token_gate = TokenGate(settings.gateway)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.relay)
         self.evidence_maker = self.attestation.evidence_maker
-        shares = engine is None or "shared" in engine.levels
+        shares = engine is None or any(LEVELS[level].examined for level in engine.levels)
         self._detector = find_detector(settings.controller, self.relay.shared.labelled) if shares else None
         self._templates = find_templates(settings.controller, folder.path) if shares else None
 
