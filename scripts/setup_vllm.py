@@ -19,7 +19,7 @@ VENV = ROOT / ".venv-vllm"
 PINS = ROOT / "constraints-vllm.txt"
 HALF = ROOT / "src" / "cloister_vllm"
 ROOM_NEEDED = 5 * 1024**3
-QUIET = ("--quiet", "--no-input", "--disable-pip-version-check", "--root-user-action=ignore")
+QUIET = ("--quiet", "--no-input", "--disable-pip-version-check", "--root-user-action=ignore", "--no-compile")
 
 
 def main() -> int:
