@@ -32,10 +32,16 @@ import cloister.forkserver.process, cloister.gateway.process, cloister.sealed_ap
 compile thousands of modules that nobody imports, which takes half of the time). Ctrl-C ends it without a word."""
 
 
-PARTS = {"mpc": "the level mpc", "bench": "the benchmarks", "test": "what tests need"}
-KINDS: dict[str, set[str]] = {"runtime": set(), "mpc": {"mpc"}, "bench": {"bench"}, "test": set(PARTS)}
+PARTS = {"mpc": "the level mpc", "vllm": "the engine vllm", "bench": "the benchmarks", "test": "what tests need"}
+KINDS: dict[str, set[str]] = {
+    "runtime": set(),
+    "mpc": {"mpc"},
+    "vllm": {"vllm"},
+    "bench": {"bench"},
+    "test": set(PARTS),
+}
 """What each kind of environment has beside what serving needs."""
-DISTRIBUTIONS = {"mpc": ROOT / "src" / "cloister_mpc", "bench": ROOT / "src" / "cloister_bench"}
+DISTRIBUTIONS = {name: ROOT / "src" / f"cloister_{name}" for name in ("mpc", "vllm", "bench")}
 """Parts that are distributions of this repository. SPU's packages, which the level mpc needs, end with Python 3.11."""
 
 
@@ -44,7 +50,7 @@ class SetupFailed(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """`--mpc`: also what the level `mpc` needs; `--bench`: also benchmarks; `--test`: all of it and test tools."""
+    """`--mpc`, `--vllm`, `--bench`: also what the level, the engine's own half or benchmarks need; `--test`: all."""
     which = next((word for word in KINDS if f"--{word}" in arguments), "runtime")
     stamp, wanted = VENV / f".installed-{which}", wanted_stamp()
     if is_stamped(stamp, wanted):

@@ -30,7 +30,9 @@ BAD = re.compile(r"\b(" + "|".join(map(re.escape, sorted(PHRASES, key=len, rever
 def texts() -> list[Path]:
     """What a person reads: sources, pages and documents; not the archive of the log."""
     sources = (path for kind in ("*.py", "*.js", "*.html") for path in (ROOT / "src").rglob(kind))
-    documents = (path for path in ROOT.glob("**/*.md") if not {"archive", ".venv", "artifacts"} & set(path.parts))
+    documents = (
+        path for path in ROOT.glob("**/*.md") if not {"archive", ".venv", ".venv-vllm", "artifacts"} & set(path.parts)
+    )
     return sorted({*sources, *documents})
 
 

@@ -20,6 +20,7 @@ MpcCache = Literal["full", "mpcache"]
 AttesterChoice = Literal["auto", "software", "tsm"]
 ToolParser = Literal["auto", "hermes", "qwen3_coder", "llama3", "mistral", "gemma", "harmony"]
 GpuEvidenceChoice = Literal["auto", "none", "nvml"]
+EngineChoice = Literal["own", "vllm"]
 
 DEVELOPMENT_KEY = "cloister-dev"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"  # as users read it
@@ -121,6 +122,9 @@ class GatewaySettings(_Frozen):
 
 
 class EngineSettings(_Frozen):
+    kind: EngineChoice = option(
+        "own", "What decodes. vllm, at the level open alone: after `make vllm`; see docs/engines.md.", name="engine"
+    )
     dtype: Dtype = option("bf16", "Precision of weights and arithmetic.")
     weights: WeightFormat = option("as-dtype", "int8: half the memory; slower, and the model differs slightly.")
     kernels: KernelChoice = option("auto", "Which kernels compute.")

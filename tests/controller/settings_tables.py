@@ -13,6 +13,7 @@ MATTERS = {
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
     "controller.verify": "whether a service that was taken over can put other users' words into an answer",
     "controller.profile": "what the node calls itself, which a client compares with the other settings",
+    "engine.kind": "what decodes: another engine than our own is neither measured nor sealed",
     "engine.private_layers": "what a service that was taken over sees of a prompt: contributions of low layers show it",
     "gateway.beat_ms": "whether sizes and moments of a stream's events tell an observer what an answer is about",
     "gateway.cloud": "whose tokens count, and at which node; the list's content counts, not its path",
@@ -95,5 +96,6 @@ HOST_IRRELEVANT = {
     "gpu_evidence": IRRELEVANT["controller.gpu_evidence"],
     "log_format": IRRELEVANT["controller.log_format"],
     "release": "the evidence has its measurement, which must be the node's",
+    "engine.kind": "vaults compute with our own; a server with another engine takes no vault host",
     "engine.private_layers": "vaults of a vault host have none: a server that asks for them does not start",
 } | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}

@@ -74,6 +74,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
         "controller.verify": "all",
+        "engine.kind": "vllm",
         "engine.private_layers": 2,
         "controller.profile": "tenants",
         "gateway.beat_ms": 150,

@@ -37,6 +37,16 @@ async def test_a_salt_goes_with_the_prompt_and_is_not_shown(
         assert (await http.post(CHAT, json=chat_body(protection=level, cache_salt=wrong))).status_code == 400
 
 
+@pytest.mark.parametrize("field", ["kv_transfer_params", "vllm_xargs"])
+async def test_fields_that_steer_another_engine_go_no_further(
+    http: httpx.AsyncClient, backend: FakeBackend, field: str
+) -> None:
+    for path, body in ((CHAT, chat_body()), ("/v1/completions", completion_body())):
+        refused = await http.post(path, json={**body, "protection": "open", field: {"a": 1}})
+        assert refused.status_code == 400 and field in refused.text
+    assert not backend.submitted
+
+
 async def test_only_a_private_end_forgets_what_the_service_keeps(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     assert (await http.delete("/v1/sessions/any")).status_code == 204 and not backend.forgotten
     assert (await http.delete("/v1/sessions/any?private=true")).status_code == 204

@@ -115,7 +115,8 @@ def test_what_is_installed_is_left_alone_until_the_pins_change(
         ("runtime", []),
         ("mpc", ["cloister_mpc"]),
         ("bench", ["cloister_bench"]),
-        ("test", ["pytest>=", "cloister_bench", "cloister_mpc"]),
+        ("vllm", ["cloister_vllm"]),
+        ("test", ["pytest>=", "cloister_bench", "cloister_mpc", "cloister_vllm"]),
     ],
 )
 def test_the_checkout_is_what_runs_whatever_is_installed_beside_it(
@@ -136,7 +137,10 @@ def test_the_checkout_is_what_runs_whatever_is_installed_beside_it(
     asked = " ".join(word for words in installed for word in words)
     if sys.version_info >= (3, 12) and which == "test":
         beside = [name for name in beside if name != "cloister_mpc"]
-    for name in ("pytest>=", "-e " + str(ROOT / "src" / "cloister_bench"), "-e " + str(ROOT / "src" / "cloister_mpc")):
+    for name in (
+        "pytest>=",
+        *(f"-e {ROOT / 'src' / name}" for name in ("cloister_bench", "cloister_mpc", "cloister_vllm")),
+    ):
         assert (name in asked) == any(each in name for each in beside)
 
 

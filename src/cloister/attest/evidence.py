@@ -25,6 +25,7 @@ Prefixes = Literal["none", "partition", "registered", "counted", "global"]
 Veto = Literal["none", "detector"]
 Verified = Literal["off", "sample", "late", "all"]
 Profile = Literal["lab", "tenants", "pcc"]
+Engine = Literal["own", "vllm"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +57,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     private_layers: Annotated[int, Meta(ge=0, le=64)] = 0  # a model's first, which vaults compute alone
     cloud: Annotated[str, Meta(max_length=64)] = ""  # SHA-256, in hex, of the list of nodes and token keys
     profile: Profile = "lab"  # what the node calls itself; a client compares the settings with what that demands
+    engine: Engine = "own"  # what decodes; another than our own is neither measured nor sealed
+    engine_details: Annotated[str, Meta(max_length=512)] = ""  # of another engine: its version and arguments
 
     @property
     def vaults(self) -> Vaults:
@@ -98,6 +101,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             if self.cloud
             else "no anonymous tokens are taken",
             f"the node's profile is {self.profile}",
+            "the release's own engine decodes"
+            if self.engine == "own"
+            else f"{self.engine_details} decodes, which no release measures; neighbours may change an answer's bits",
         )
 
     def _about_sharing(self) -> str:
@@ -143,6 +149,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     veto: tuple[Veto, ...] | None = None
     verified: tuple[Verified, ...] | None = None
     profile: tuple[Profile, ...] | None = None
+    engine: tuple[Engine, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
@@ -156,7 +163,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "verified", "profile"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "verified", "profile", "engine"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -28,6 +28,7 @@ def serve(settings: Settings) -> None:
     from cloister.certificate import read_certificate
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
+    from cloister.controller.external_engine import find_engine
     from cloister.controller.external_level import find_offer, measured_packages
     from cloister.controller.vault_host import check_remote_vaults
     from cloister.keys import load_keys
@@ -56,6 +57,7 @@ def serve(settings: Settings) -> None:
             bundle = WeightsBundle.open(file, read_provider_key(provider))  # nothing is decrypted here
             bundle.close()
             folder = ModelFolder(bundle.header.model, file, {})
+        find_engine(settings, folder)
         find_offer(settings, folder)
     shown = release.manifest if settings.controller.release else None
     log_format = settings.controller.log_format

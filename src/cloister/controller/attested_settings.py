@@ -5,7 +5,8 @@ from math import ceil
 from cloister.access.cloud import read_cloud
 from cloister.attest.evidence import AttestedSettings, Mpc, Sandbox
 from cloister.config import Settings, VaultHostSettings
-from cloister.controller.external_level import load_level
+from cloister.controller.external_engine import describe_engine
+from cloister.controller.external_level import is_off, load_level
 from cloister.levels import MPC
 from cloister.verify_mode import VerifyMode
 
@@ -14,7 +15,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
     """Reads the parties' file: SetupError if it is unusable."""
     controls, parties = settings.controller, settings.mpc.parties
     verify = VerifyMode.of(controls.verify)
-    mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
+    mode: Mpc = "off" if is_off(settings) else settings.mpc.mode if parties is None else "elsewhere"
     return AttestedSettings(
         sandbox="degraded" if controls.allow_degraded_sandbox else "whole",
         keys="own" if settings.gateway.keys_file else "development",
@@ -35,6 +36,8 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         private_layers=settings.engine.private_layers,
         cloud=read_cloud(settings.gateway).digest.hex() if settings.gateway.cloud else "",
         profile=controls.profile,
+        engine=settings.engine.kind,
+        engine_details=describe_engine(settings),
     )
 
 

@@ -52,7 +52,7 @@ class ExternalLevel(ABC):
 
 def find_offer(settings: Settings, folder: ModelFolder) -> ExternalLevel | str:
     """A text says why this server does not offer `mpc`. An error where the operator asked for it in vain."""
-    if _is_off(settings):
+    if is_off(settings):
         return "It was started with `--mpc off`; without that, its operator may offer 'mpc'."
     try:
         level = load_level(MPC)
@@ -79,14 +79,16 @@ def load_level(name: LevelName) -> ExternalLevel:
 
 def measured_packages(settings: Settings) -> tuple[str, ...]:
     """All that this node may import beside `cloister`; with a vault host all that is installed, as it measures too."""
-    return () if _is_off(settings) and settings.controller.vault_host is None else installed_packages()
+    return () if is_off(settings) and settings.controller.vault_host is None else installed_packages()
 
 
 def installed_packages() -> tuple[str, ...]:
     return tuple(sorted(PACKAGES[name] for name in _entry_points()))
 
 
-def _is_off(settings: Settings) -> bool:
+def is_off(settings: Settings) -> bool:
+    if settings.engine.kind != "own" and settings.mpc.mode == "auto" and settings.mpc.parties is None:
+        return True  # beside another engine only what was asked for could be meant, and that is refused
     return settings.mpc.mode == "off" and settings.mpc.parties is None
 
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from typing import get_args
 
 from msgspec.structs import asdict
 
 from cloister.config import Settings
 from cloister.controller.compute_processes import ComputeProcesses
+from cloister.controller.engine_process import EngineProcess
+from cloister.controller.external_engine import ExternalEngine
 from cloister.controller.rehearsal import Rehearsal
 from cloister.controller.relay import FAILED, Relay
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
@@ -19,9 +22,18 @@ FIRST_REHEARSALS = 3  # a vault may be late once, on a machine that has just sta
 
 
 class Offer:
-    """`why_not_mpc`: what keeps this node from offering the level `mpc`; None where it does."""
+    """`why_not_mpc`: what keeps this node from offering the level `mpc`; None where it does. `engine`: other than our
+    own, which serves fewer levels and promises no equal bits."""
 
-    def __init__(self, settings: Settings, relay: Relay, compute: ComputeProcesses, why_not_mpc: str | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        relay: Relay,
+        compute: ComputeProcesses | EngineProcess,
+        why_not_mpc: str | None,
+        engine: ExternalEngine | None = None,
+    ) -> None:
+        self._engine = engine
         self._settings, self._relay, self._compute = settings, relay, compute
         self.why_not_mpc = why_not_mpc
         # Levels that failed the first rehearsal: they are not offered.
@@ -38,6 +50,8 @@ class Offer:
         assert facts is not None and ready is not None
         met = {Needs.LINKS: facts.partitionable, Needs.PARTIES: self.why_not_mpc is None}
         possible = served(*(need for need, is_met in met.items() if is_met))
+        if self._engine is not None:
+            possible = tuple(level for level in possible if level in self._engine.levels)
         levels = tuple(level for level in possible if level not in self._failed_first)
         several = self._settings.gateway.keys_file is not None  # without keys all users are one tenant
         step_ms = self._settings.controller.quantise_ttft_ms if several else 0
@@ -46,11 +60,18 @@ class Offer:
             levels=levels,
             missing_layers=facts.missing,
             quantised={level: step_ms for level in levels if step_ms and self._relay.shares(level)},
-            why_not={} if self.why_not_mpc is None else {MPC: self.why_not_mpc},
+            why_not=self._why_not(),
             verify=self._settings.controller.verify,
             tool_parser=self._settings.engine.tool_parser,
             token_challenge=self._relay.token_gate.challenge if self._relay.token_gate else "",
         )
+
+    def _why_not(self) -> dict[LevelName, str]:
+        why_not: dict[LevelName, str] = {} if self.why_not_mpc is None else {MPC: self.why_not_mpc}
+        if self._engine is not None:
+            reason = f"Its engine is {self._settings.engine.kind}, which does not serve this level."
+            why_not |= {level: reason for level in get_args(LevelName) if level not in self._engine.levels}
+        return why_not
 
     def close_levels(self, *decoded_by: Decodes) -> None:
         if self._relay.offered is not None:
@@ -75,9 +96,10 @@ class Offer:
             in_vaults = LEVELS[level].reader is Reader.VAULT
             if self._compute.has_vault_host and in_vaults and isinstance(reason, ServiceUnavailable):
                 continue
-            if level == default:
+            if level == default or len(self._relay.serving().levels) == 1:
+                which = "default" if level == default else "only"
                 raise ModelUnsupported(
-                    f"A request at the default level, {level!r}, fails. {reason.message}",
+                    f"A request at the {which} level, {level!r}, fails. {reason.message}",
                     hint="Serve another model, or another version of this one.",
                 )
             log.error("The level %s is not offered, for a request at it fails. %s", level, reason)
@@ -89,7 +111,7 @@ class Offer:
         """Opens the levels that pass; returns why the others did not."""
         availability = self._relay.availability
         closed = [level for level in self._relay.serving().levels if level in availability.closed]
-        rehearsal = Rehearsal(self._relay, self._relay.serving())
+        rehearsal = Rehearsal(self._relay, self._relay.serving(), equal_bits=self._engine is None)
         await rehearsal.play(closed)
         for level in closed:
             if (reason := rehearsal.failed.get(level)) is not None:

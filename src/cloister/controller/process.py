@@ -9,7 +9,9 @@ from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
+from cloister.controller.engine_process import EngineProcess
 from cloister.controller.evidence import EvidenceMaker
+from cloister.controller.external_engine import ExternalEngine, find_engine
 from cloister.controller.external_level import ExternalLevel, find_offer, measured_packages
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
@@ -18,17 +20,20 @@ from cloister.controller.template_file import find_templates
 from cloister.controller.token_gate import TokenGate
 from cloister.controller.vault_host import VaultHostClient, reach_vault_host
 from cloister.errors import ServiceUnavailable
+from cloister.levels import LEVELS, Decodes
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
 from cloister.process.supervisor import cancelled
+
+Computing = ComputeProcesses | EngineProcess
 
 
 class Attestation:
     """The node's evidence. Renews `keys` in time."""
 
     def __init__(
-        self, folder: ModelFolder, settings: Settings, keys: ChannelKeys, compute: ComputeProcesses, relay: Relay
+        self, folder: ModelFolder, settings: Settings, keys: ChannelKeys, compute: Computing, relay: Relay
     ) -> None:
         self.settings = attested_settings(settings)
         self._model, self._keys, self._compute, self._relay = folder.name, keys, compute, relay
@@ -65,24 +70,32 @@ class Controller:
         self._keys = ChannelKeys()
         self.sealed_requests = SealedRequests(self._keys)
         self.relay = Relay(settings.controller, settings.engine.cores, self.sealed_requests.lock)
-        self.compute = ComputeProcesses(
-            folder,
-            settings,
-            self.relay,
-            self._reach_vault_host,
-            on_up=lambda: self.offer.service_up(),
-            on_down=lambda decoded_by: self.offer.close_levels(decoded_by),
-        )
+        engine = find_engine(settings, folder)
+        self.compute = self._computing(engine)
         found = find_offer(settings, folder)
         self._external = found if isinstance(found, ExternalLevel) else None
         if self._external:
             self.relay.add_level(self._external)
-        self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
+        self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None, engine)
         self.token_gate = self.relay.token_gate = TokenGate(settings.gateway)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.relay)
         self.evidence_maker = self.attestation.evidence_maker
-        self._detector = find_detector(settings.controller, self.relay.shared.labelled)
-        self._templates = find_templates(settings.controller, folder.path)
+        shares = engine is None or any(LEVELS[level].examined for level in engine.levels)
+        self._detector = find_detector(settings.controller, self.relay.shared.labelled) if shares else None
+        self._templates = find_templates(settings.controller, folder.path) if shares else None
+
+    def _computing(self, engine: ExternalEngine | None) -> Computing:
+        def on_up() -> None:
+            self.offer.service_up()
+
+        def on_down(*decoded_by: Decodes) -> None:
+            self.offer.close_levels(*decoded_by)
+
+        if engine is not None:
+            self.relay.open.unserved = engine.unserved
+            return EngineProcess(engine, self._folder, self._settings, self.relay, on_up, on_down)
+        reach = self._reach_vault_host
+        return ComputeProcesses(self._folder, self._settings, self.relay, reach, on_up=on_up, on_down=on_down)
 
     @property
     def notes(self) -> tuple[str, ...]:

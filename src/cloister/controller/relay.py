@@ -108,8 +108,9 @@ class Relay:
         self.sharing = Sharing(settings, lambda: serving().block_tokens)
         self.shared = SharedRoute(self._node, self.sharing)
         self._partitioned = PartitionedRoute(self._node)
+        self.open = OpenRoute(self._node, settings.prefix_policy)
         routes: tuple[Route, ...] = (
-            OpenRoute(self._node, settings.prefix_policy),
+            self.open,
             self.shared,
             self._partitioned,
             ObfuscatedRoute(self._node),

@@ -2,18 +2,27 @@
 
 import asyncio
 import os
+import socket
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
-from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
 from cloister.messages.controller_service import AttachLink, DetachLink, FromSealedService, LinkSlot, WeightsMemory
 from cloister.messages.generation import AskStats, Cancel, Ready, Stats
+from cloister.placement import Role
+from cloister.process.child import Child
 from cloister.process.handle import Handle
 from cloister.process.watchdog import SILENT, Patience
+
+
+class Starter(Protocol):
+    """The fork server, or what starts the process of another engine."""
+
+    def spawn(self, role: Role) -> tuple[Child, socket.socket]: ...
 
 
 class Service:
@@ -21,7 +30,7 @@ class Service:
 
     def __init__(
         self,
-        forkserver: ForkServer,
+        starter: Starter,
         on_message: Callable[[msgspec.Struct], None],
         on_end: Callable[[], None],
         patience: Patience = SILENT["service"],
@@ -30,7 +39,7 @@ class Service:
         self._stats: deque[Callable[[Stats], None]] = deque()
         self.slots: dict[int, int] = {}  # descriptors of its device's memory for links
         self.weights: int | None = None  # descriptor of the weights in its device's memory
-        child, ours = forkserver.spawn("service")
+        child, ours = starter.spawn("service")
         handle, ended = self._receive, self._ended
         self._handle = Handle(
             "service", child, ours, FromSealedService, Ready, handle=handle, on_end=ended, patience=patience

@@ -61,7 +61,8 @@ def say_ready(
     console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
     if serving.missing_layers:
         lacks = f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]"
-        to_mend = "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)
+        known = _REMEDIES if settings.engine.kind == "own" else {}
+        to_mend = "".join(f"\n  {known[layer]}" for layer in serving.missing_layers if layer in known)
         console.print(f"{lacks}{to_mend}\n", soft_wrap=True)
     for note in notes:
         console.print(f"{escape(note)}\n", soft_wrap=True)

@@ -45,8 +45,13 @@ def inherit_everywhere(descriptor: int | None) -> None:
 
 def run_module(module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> subprocess.Popen[bytes]:
     command = interpreter.python(module, str(peer.fileno()), *arguments)
+    return run_command(command, peer, environment(**more_environment))
+
+
+def run_command(command: list[str], peer: socket.socket, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """`peer` keeps its number in the child, and is closed here."""
     output = _output[0] if _output else None
-    more_environment |= {FOR_PARENT: "1"} if _output else {}
+    for_parent = {FOR_PARENT: "1"} if _output else {}
     with peer, signals_held():
         return subprocess.Popen(
             command,
@@ -54,7 +59,7 @@ def run_module(module: str, peer: socket.socket, *arguments: str, **more_environ
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=environment(**more_environment),
+            env={**variables, **for_parent},
         )
 
 
@@ -135,17 +140,24 @@ class StartedChild(Child):
             self._ended.set_result(None)
 
 
-class ModuleChild(StartedChild):
-    """`python -m module FD …`, started by this process; the event loop reaps it when it ends."""
+class ProgramChild(StartedChild):
+    """Started by this process; the event loop reaps it when it ends."""
 
-    def __init__(self, module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         super().__init__()
-        self._process = run_module(module, peer, *arguments, **more_environment)
-        self.born(os.pidfd_open(self._process.pid))
+        self._process = process
+        self.born(os.pidfd_open(process.pid))
 
     def _end(self) -> None:
         self._process.wait()
         super()._end()
+
+
+class ModuleChild(ProgramChild):
+    """`python -m module FD …`."""
+
+    def __init__(self, module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> None:
+        super().__init__(run_module(module, peer, *arguments, **more_environment))
 
 
 class Forks(Protocol):

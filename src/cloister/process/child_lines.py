@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _EDGE = {"gateway", "sealed-api", "key-waiting", "unsealer", "gpu-reporter", "detector", "parties", "mpc-client"}
 _LINK = {"doorkeeper", "bridge-near", "bridge-far"}
-ROLES = _EDGE | _LINK | {"template", "forkserver", "packer", "converter"}
+ROLES = _EDGE | _LINK | {"template", "forkserver", "packer", "converter", "engine"}
 TEMPLATES = frozenset(
     {
         LIBRARY,
@@ -42,7 +42,7 @@ TEMPLATES = frozenset(
     }
 )
 _OTHERS = "CutOff DecodeError ValidationError ClientDisconnect HTTPException RequestError SSLError TemplateError error"
-_LIBRARIES = "asyncio uvicorn fastapi starlette concurrent transformers torch tokenizers"
+_LIBRARIES = "asyncio uvicorn fastapi starlette concurrent transformers torch tokenizers vllm"
 NAMES = (
     {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)}
     | {name for name, kind in vars(errors).items() if isinstance(kind, type)}

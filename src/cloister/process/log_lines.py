@@ -140,7 +140,7 @@ class LineHandler(logging.Handler):
         return _printable(str(error))
 
 
-_OURS: Collection[str] = ("cloister", "cloister_mpc")
+_OURS: Collection[str] = ("cloister", "cloister_mpc", "cloister_vllm")
 _SEVERITIES: dict[int, Severity] = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 
 

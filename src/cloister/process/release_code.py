@@ -28,7 +28,7 @@ SOURCES = "src/"
 SYSTEM = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 KERNELS = "cloister-kernels"  # a memory file whose hash was compared before (compute/cpu/library.py)
 _NOT_OF_THE_WHEEL = (".pyc", "/INSTALLER", "/REQUESTED", "/direct_url.json", "/uv_cache.json")
-_OURS = ("cloister", "cloister_bench", "cloister_mpc")
+_OURS = ("cloister", "cloister_bench", "cloister_mpc", "cloister_vllm")
 _NOT_USED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter"}
 
 

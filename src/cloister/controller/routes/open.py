@@ -9,11 +9,13 @@ from cloister.controller.requests import Request, params_of
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.service import Service
 from cloister.controller.sharing import Sharing
+from cloister.errors import LevelUnavailable
 from cloister.levels import LEVELS, PolicyName
 from cloister.messages.controller_detector import Label, Labels
 from cloister.messages.controller_frontend import SubmitTokens
 from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.types import SamplingParams
 
 
 class OpenRoute(Route):
@@ -22,10 +24,14 @@ class OpenRoute(Route):
     def __init__(self, node: Node, policy: PolicyName) -> None:
         super().__init__(node)
         self.policy = policy
+        self.unserved: Callable[[SamplingParams], str | None] = lambda params: None  # a field, with another engine
 
     def submit(self, message: SubmitTokens) -> None:
-        """ServiceUnavailable if there is no service."""
+        """ServiceUnavailable if there is no service; LevelUnavailable for a field that its engine does not serve."""
         service = self.node.working_service()
+        if (field := self.unserved(message.params)) is not None:
+            reason = f"{field}: The engine of this server does not serve it."
+            raise LevelUnavailable(reason, param=field, hint="Leave it out.")
         for request_id, params in params_of(message).items():
             request = Request(request_id, message.tenant, self.level, params, "service", shown=message.prompt)
             self.node.requests.add(request)

@@ -57,7 +57,7 @@ def leave_host(without: Collection[Layer] = ()) -> None:
     parent = os.getppid()
     become_nobody()
     uid, gid = os.geteuid(), os.getegid()
-    entered = _unshare(NAMESPACES.difference(without))
+    entered = enter(NAMESPACES.difference(without))
     if Layer.USER_NAMESPACE in entered:
         map_onto_itself(uid, gid)
     die_with_parent()
@@ -88,7 +88,7 @@ def enter_own(
     if devices:
         _see_own_processes()
     layers.forget(NAMESPACES)
-    entered = _unshare(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
+    entered = enter(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
     if meets and Layer.USER_NAMESPACE in entered:
         map_onto_itself(uid, gid)
     if os.getpid() == 1:
@@ -191,7 +191,7 @@ def root_is_empty() -> bool:
         return False
 
 
-def _unshare(wanted: Collection[Layer]) -> set[Layer]:
+def enter(wanted: Collection[Layer]) -> set[Layer]:
     """Enters what it can of these. All at once, as owning the user namespace is what permits the others."""
     try:
         syscall("unshare", sum(_FLAGS[layer] for layer in wanted))
