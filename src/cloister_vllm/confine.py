@@ -1,13 +1,15 @@
 """The sandbox of the engine's process: its namespaces before it loads vLLM, which needs files, threads and a loopback;
-the seal of our own service after its warm-up, when nothing is left to load."""
+after its warm-up, when nothing is left to load, the seal of our own service, but for its filter."""
 
 import fcntl
+import os
 import resource
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 
+from cloister.errors import SandboxIncomplete
 from cloister.link.memory import links
 from cloister.process.sandbox import layers
 from cloister.process.sandbox.credentials import give_up_powers
@@ -17,8 +19,11 @@ from cloister.process.sandbox.layers import ON_A_GPU, Layer, Profile, Report
 from cloister.process.sandbox.namespaces import helper_empties_root, leave_host, see_own_processes
 from cloister.process.sandbox.resources import hold_null
 from cloister.process.sandbox.seal import seal
+from cloister.process.sandbox.seccomp import install_serving
 
 BEYOND = 2048 * (1 << 20)  # memory that the process may take after the seal: its caches are reserved before
+_OF_THREADS = ("anon_inode:[eventpoll]", "anon_inode:[eventfd]", "pipe:", "socket:")
+_STANDARD = 2
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41  # SIOCSIFFLAGS; IFF_UP | IFF_RUNNING
 
 
@@ -55,10 +60,27 @@ def without_seal(*, allow_degraded: bool) -> Report:
 
 
 def seal_engine(take_files: Callable[[], None], control: socket.socket, *, allow_degraded: bool) -> Report:
-    """SandboxIncomplete if a layer is missing."""
+    """SandboxIncomplete if a layer is missing, and one is: oneDNN writes code for each new shape of a product, so the
+    filter of system calls that forbids this cannot follow. One that ends the process at a plain attack does."""
     futexes = links().upper_word
+    kept = {control.fileno(), *_of_threads()}
     take_files()
-    return seal(Profile("service", {control.fileno()}, BEYOND, futexes, allow_degraded=allow_degraded))
+    without = frozenset({Layer.SECCOMP})
+    sealed = Profile("service", kept, BEYOND, futexes, without=without, allow_degraded=allow_degraded)
+    report = seal(sealed)
+    if not install_serving():
+        raise SandboxIncomplete("The engine's process cannot filter its system calls.")
+    return report
+
+
+def _of_threads() -> set[int]:
+    """What threads of torch's groups sleep on, and end the process without: between themselves, or on our loopback."""
+    kept = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(_OF_THREADS) and int(name) > _STANDARD:
+                kept.add(int(name))
+    return kept
 
 
 def _raise_loopback() -> None:

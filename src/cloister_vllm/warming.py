@@ -27,15 +27,12 @@ DRAWN = SamplingParams(max_tokens=MOST, temperature=1.0)
 
 
 def warm(core: Core, settings: EngineSettings) -> None:
-    """The longest step, a prompt that takes several, the largest batch of answers, and every field that is served."""
-    longest = core.max_context - MOST - 1
-    lengths = sorted({1, 2, min(settings.chunk_tokens, longest), min(settings.chunk_tokens + 1, longest)})
-    jobs = _numbered(core, [(length, params) for length in lengths for params in (PLAIN, DRAWN, EVERY_FIELD)])
-    for job in jobs:
-        _run(core, [job])
-    most = min(settings.max_running, core.blocks)
+    """A prompt that takes several steps, several answers in one, and every field that is served."""
     kinds = (PLAIN, DRAWN, EVERY_FIELD)
-    _run(core, list(_numbered(core, [(3, kinds[at % 3]) for at in range(most)])))
+    several_steps = min(settings.chunk_tokens + 1, core.max_context - MOST - 1)
+    for job in _numbered(core, [(several_steps, EVERY_FIELD), (2, DRAWN)]):
+        _run(core, [job])
+    _run(core, list(_numbered(core, [(3, kinds[at % 3]) for at in range(min(6, settings.max_running))])))
 
 
 def _numbered(core: Core, wanted: list[tuple[int, SamplingParams]]) -> Iterator[Job]:

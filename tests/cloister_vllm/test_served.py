@@ -38,7 +38,9 @@ SECRET = "The walrus Ferdinand hid nineteen turquoise umbrellas beneath the ligh
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("vllm") / "log"
-    with running_server(log, "--engine", "vllm", *COMMON) as server:
+    with running_server(
+        log, "--engine", "vllm", "--allow-degraded-sandbox", "--link-deadline-ms", "30000", *COMMON
+    ) as server:
         server.url(patience_s=1200)
         yield server
 
@@ -137,12 +139,10 @@ def engine_of(server: Server) -> psutil.Process:
 
 
 def test_the_engine_is_sealed(server: Server) -> None:
-    assert "sandbox lacks" not in server.said or set(
-        server.said.split("sandbox lacks ")[1].split(" on ")[0].split(", ")
-    ) <= {
-        "memory_lock",
-        "no_swap",
-    }
+    [lacks] = [line for line in server.said.splitlines() if "sandbox lacks" in line]
+    assert "seccomp" in lacks and not {"landlock", "empty_root", "pid_namespace", "closed_descriptors"} & set(
+        lacks.replace(",", "").split()
+    )
     place = Path(f"/proc/{engine_of(server).pid}")
     for thread in (place / "task").iterdir():
         status = dict(line.split(":\t", 1) for line in (thread / "status").read_text().splitlines())
@@ -150,8 +150,8 @@ def test_the_engine_is_sealed(server: Server) -> None:
     assert os.listdir(place / "root") == [] and "PATH" not in (place / "environ").read_text()
     for kind in ("net", "pid", "mnt", "ipc", "uts", "user"):
         assert os.readlink(place / "ns" / kind) != os.readlink(f"/proc/self/ns/{kind}")
-    opened = {os.readlink(one) for one in (place / "fd").iterdir()}
-    assert all(one == "/dev/null" or one.startswith("socket:") for one in opened), opened
+    opened = {os.readlink(one).split(":")[0] for one in (place / "fd").iterdir()}
+    assert opened <= {"/dev/null", "socket", "pipe", "anon_inode"}, opened
     assert not psutil.Process(int(place.name)).children()
 
 

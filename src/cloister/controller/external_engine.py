@@ -97,3 +97,8 @@ def _refuse(settings: Settings) -> None:
             f"With the engine {name} this server cannot keep what {', '.join(found)} asks for.",
             hint="Leave it out, or serve with Cloister's own engine.",
         )
+    if not controls.allow_degraded_sandbox:
+        raise SetupError(
+            f"The process of the engine {name} makes code while it runs: a layer of its sandbox is missing, seccomp.",
+            hint="Accept that with --allow-degraded-sandbox; evidence shows it, and clients refuse it by default.",
+        )

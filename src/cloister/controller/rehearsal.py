@@ -30,6 +30,8 @@ HIDDEN = prompts.TextPrompt(
     hidden=prompts.ObfuscationSecrets(bytes(prompts.INDEX_SECRET_BYTES), (("Bob",),)),
 )
 GREEDY = SamplingParams(max_tokens=3, temperature=0.0, logprobs=1)
+WITH_OTHERS = replace(GREEDY, logprobs=5)
+WORST = -9999.0
 NOT_SCORED = TokenLogprob(0.0)
 WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=64, temperature=0.0)
 Answer = dict[int, list[tuple[int, TokenLogprob]]]  # by sequence
@@ -92,7 +94,8 @@ class Rehearsal:
         try:
             while True:
                 try:
-                    return await self._asked(level, session)
+                    greedy = GREEDY if self._equal_bits else WITH_OTHERS
+                    return await self._asked(level, session, params=greedy)
                 except QueueFull:
                     if again_s is None:
                         raise
@@ -175,9 +178,10 @@ class Rehearsal:
 
 
 def _are_near(one: list[tuple[int, TokenLogprob]], other: list[tuple[int, TokenLogprob]]) -> bool:
-    """Kernels that sum in another order may choose another token where two are as likely."""
+    """Kernels that sum in another order may choose another token where both have it among the likeliest."""
     for (token, score), (another, scored) in zip(one, other, strict=False):
-        if abs(score.logprob - scored.logprob) > NEAR:
+        likely = {**dict(score.top), token: score.logprob}
+        if abs(likely.get(another, WORST) - scored.logprob) > NEAR:
             return False
         if token != another:
             break
