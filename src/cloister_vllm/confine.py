@@ -1,5 +1,5 @@
 """The sandbox of the engine's process: its namespaces before it loads vLLM, which needs files, threads and a loopback;
-after its warm-up, when nothing is left to load, the seal of our own service, but for its filter."""
+after its warm-up, when nothing is left to load, the seal of our own service, with a wider filter."""
 
 import fcntl
 import os
