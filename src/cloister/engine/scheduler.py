@@ -162,7 +162,7 @@ class Scheduler:
         return [replace(work, chunk=chunk, drafts=drafts)]
 
     def kept(self, work: Work, drafts: int) -> None:
-        """So many of the step's guesses came true."""
+        """How many of the step's guesses came true."""
         work.sequence.computed = work.end - len(work.drafts) + drafts
         self.meter.charge(work.sequence.tenant, outputs=drafts)
 
