@@ -43,7 +43,7 @@ class PagedEngine(Engine):
         link_rows = self._asker.capacity if self._asker else 0
         self._pace = pace or Pace(settings.chunk_tokens)
         self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, self._prefix, link_rows, self._pace)
-        self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
+        self._sampler = Sampler(runner.vocabulary, runner.draw_rows, runner.mask_row)
         self._sequences: dict[int, list[Sequence]] = {}  # the sequences of each request that have not ended
         self._over: dict[int, Tokens] = {}
         self._answers = Answers(self._pool, self._prefix)
