@@ -36,7 +36,7 @@ const features = {
     check(JSON.parse(say(answer).content).city);
   },
   call: async () => {
-    const asked = { model, max_tokens: 200, messages, tools, tool_choice: "required" };
+    const asked = { model, max_tokens: 200, messages, tools, tool_choice: "required", parallel_tool_calls: false };
     check(JSON.parse(say(await client.chat.completions.create(asked)).tool_calls[0].function.arguments).city);
   },
   result: async () => {
