@@ -89,7 +89,7 @@ class Reader:
                 "This node computes prompts exactly and no other way.", param="obfuscation", hint="Leave compact out."
             )
         prompt = opened(assigned.prompt)
-        if not LEVELS[assigned.level].obfuscates:
+        if getattr(prompt, "hidden", None) is not None and not LEVELS[assigned.level].obfuscates:
             prompt = without_marks(prompt)
         if form := self._reading.form(prompt):
             if LEVELS[assigned.level].decodes is not Decodes.VAULT:
