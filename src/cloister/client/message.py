@@ -155,7 +155,7 @@ def split_prompts(
     winnower = None
     if obfuscates(levels):
         if alone := all(level.way(used) != level.name for level in asked):
-            kept.pop("obfuscation", None)  # it would say of substitutes what is of no use here
+            kept.pop("obfuscation", None)  # its substitutes are of no use here, and secrets
             kept |= {} if field == "input" else {"alone": msgspec.Raw(b"true")}
         hidden = [Winnower.hiding(secrets, headers, kept, prompt, beside) for prompt in prompts]
         winnower, prompts = None if alone else hidden[0][0], tuple(written for _, written in hidden)

@@ -150,7 +150,7 @@ def _requested(body: Body, prompts: Sequence[AnyPrompt], session: RequestSession
 
 
 def marked(prompt: AnyPrompt) -> AnyPrompt:
-    """Its vault takes the tags out: it goes among no others. A sealed one says so itself."""
+    """Its vault takes the tags out: it goes among no others. A sealed one was marked by its client."""
     if not isinstance(prompt, ChatPrompt | TextPrompt):
         return prompt
     return msgspec.structs.replace(prompt, hidden=ObfuscationSecrets(new_secret()))

@@ -13,7 +13,7 @@ from cloister.files import needed
 
 PROGRAMS = Path(__file__).parent / "programs"
 FEATURES = ("chat", "stream", "history", "several", "schema", "call", "result", "responses", "embeddings", "readme")
-ABSENT = "absent"  # what a program says of a feature that its client does not have
+ABSENT = "absent"  # a program's word for a feature that its client does not have
 _INSTALL_S, _TRY_S = 900, 600
 
 
@@ -68,8 +68,8 @@ CLIENTS = (
 
 
 def attempt(command: list[str], features: tuple[str, ...], server: dict[str, str]) -> dict[str, str]:
-    """What each came to: `works`, or why not; nothing of one that the client does not have. A program tries them one
-    after the other, in one process: to load some clients takes longer than to try them."""
+    """What each came to: `works`, or why not. A feature that the client does not have is left out. A program tries them
+    all in one process, one after the other: to load some clients takes longer than to try them."""
     came_to: dict[str, str] = {}
     while left := [feature for feature in features if feature not in came_to]:
         ended, said = _run_program([*command, *left], server)

@@ -1,5 +1,5 @@
-"""What every program runs: `python program.py FEATURE …`, the server in the environment. A line of JSON says of each
-feature what it came to."""
+"""What every program runs: `python program.py FEATURE …`, the server in the environment. It prints what
+each feature came to, in a line of JSON."""
 
 import asyncio
 import json
