@@ -30,6 +30,16 @@ def arguments_of(settings: EngineSettings) -> dict[str, Argument]:
     return given
 
 
+def penalty(params: SamplingParams) -> str | None:
+    """The field of a request that vLLM would compute without an answer's first token, which the vault chose."""
+    asked = {
+        "repetition_penalty": params.repetition_penalty != 1,
+        "presence_penalty": params.presence_penalty != 0,
+        "frequency_penalty": params.frequency_penalty != 0,
+    }
+    return next((name for name, is_asked in asked.items() if is_asked), None)
+
+
 def unserved(params: SamplingParams) -> str | None:
     """The field of a request that is not served yet."""
     asked = {

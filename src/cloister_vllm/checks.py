@@ -2,7 +2,7 @@
 
 from cloister.engine.base import EngineRequest
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister_vllm.arguments import unserved
+from cloister_vllm.arguments import penalty, unserved
 from cloister_vllm.core import Core
 
 LEAVE_IT_OUT = "Leave it out."
@@ -36,13 +36,6 @@ def _tokens_of(request: EngineRequest, core: Core) -> tuple[int, ...]:
         raise InvalidRequest("The engine vllm continues one answer after its first token.", param="partitions")
     if request.params.max_tokens < 2:
         raise InvalidRequest("The answer has ended with its first token.", param="max_tokens")
-    params = request.params
-    penalties = {
-        "repetition_penalty": params.repetition_penalty != 1,
-        "presence_penalty": params.presence_penalty != 0,
-        "frequency_penalty": params.frequency_penalty != 0,
-    }
-    for name in (name for name, is_asked in penalties.items() if is_asked):
-        why = f"{name}: At this level vLLM does not count an answer's first token, which the vault chose."
-        raise InvalidRequest(why, param=name, hint=LEAVE_IT_OUT)
+    if name := penalty(request.params):
+        raise InvalidRequest(f"{name}: vLLM does not count an answer's first token.", param=name, hint=LEAVE_IT_OUT)
     return (partition.first,)

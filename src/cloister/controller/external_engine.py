@@ -31,6 +31,10 @@ class ExternalEngine(ABC):
         """The field of a request that it cannot serve, if there is one."""
 
     @abstractmethod
+    def unserved_after_a_vault(self, params: SamplingParams) -> str | None:
+        """The same for an answer that a vault began."""
+
+    @abstractmethod
     def describe(self, settings: Settings) -> str:
         """Name, version and arguments, for evidence."""
 

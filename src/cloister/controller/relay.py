@@ -136,6 +136,7 @@ class Relay:
     def serve_with(self, engine: ExternalEngine) -> None:
         """Another engine decodes: it serves fewer fields, and no vault computes its bits again."""
         self.open.unserved = self.shared.unserved = engine.unserved
+        self._partitioned.unserved = engine.unserved_after_a_vault
         self._node.verification.equal_bits = False
 
     def shares(self, level: str) -> bool:

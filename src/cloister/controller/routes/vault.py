@@ -1,5 +1,7 @@
 """Common to the levels with a vault: the prompt waits for a vault, is assigned to it, and is read there."""
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec.structs import replace
 
@@ -84,7 +86,16 @@ class IsolatedRoute(VaultRoute):
 
 class PartitionedRoute(VaultRoute):
     level = LEVELS["partitioned"]
+    unserved: Callable[[SamplingParams], str | None] = staticmethod(lambda params: None)  # with another engine
     policy = "partition"  # all tokens that the service gets were marked public: it may keep them, for this tenant alone
+
+    def assign(self, asked: PendingRequest) -> None:
+        if field := next(filter(None, map(self.unserved, asked.params.values())), None):
+            reason = LevelUnavailable(f"{field}: The engine here does not serve it.", param=field, hint="Leave it out.")
+            for request_id in asked.params:
+                self.node.requests.refuse(request_id, reason)
+        else:
+            super().assign(asked)
 
     def check(self, owner: str) -> None:
         super().check(owner)
