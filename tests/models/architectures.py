@@ -22,12 +22,11 @@ from transformers import (
 from cloister.compute.base import Device, Kernels
 from cloister.compute.cpu.native import CpuDevice, NativeKernels
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
-from cloister.models import fused
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
 from cloister.models.load import load_decoder
-from cloister.models.source import ModelFolder
+from cloister.models.source import ModelFolder, suits
 from cloister.models.weights import open_weights
 from tests.models.small_llama import llama_weights
 
@@ -94,7 +93,7 @@ def load_from_files(folder: ModelFolder, device: Device) -> Decoder:
 
 def random_decoder(config: PretrainedConfig, kernels: Kernels) -> Decoder:
     """A random model on these kernels."""
-    kind = FusedDecoder if fused.suits(config) else HookedDecoder
+    kind = FusedDecoder if suits(config) else HookedDecoder
     plain = config is CONFIGS["llama"]
     weights = llama_weights(config) if plain else random_model(config).state_dict()
     return kind(config, RawParts(weights, kernels), device_of(kernels), 512)

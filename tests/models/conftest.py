@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from cloister.models import convert, gguf_converter
-from cloister.models.fused import head_dim
+from cloister.models.source import head_dim
 from tests.models.vocabularies import ALPHABET, CHATML, CONTROL, NORMAL, Vocabulary
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -17,10 +17,10 @@ from cloister.compute.layout import Chunk, Wanted
 from cloister.compute.reference import ReferenceKernels
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, ModelUnsupported
-from cloister.models import fused
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
+from cloister.models.source import suits
 from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, device_of, random_model
 from tests.models.small_llama import llama_weights
 
@@ -33,7 +33,7 @@ CHUNKS = ((7, 16, 1, 30, 1, 15), ONE_BY_ONE, (64, 6))
 
 
 def decoders(config: PretrainedConfig) -> list[DecoderKind]:
-    return [FusedDecoder, HookedDecoder] if fused.suits(config) else [HookedDecoder]
+    return [FusedDecoder, HookedDecoder] if suits(config) else [HookedDecoder]
 
 
 def built(kind: DecoderKind, config: PretrainedConfig, weights: Mapping[str, torch.Tensor]) -> Decoder:

@@ -25,12 +25,12 @@ from cloister.compute.layout import Chunk, Wanted
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, SetupError
-from cloister.models import fused
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
 from cloister.models.memory_file import create_memory_file, seal
 from cloister.models.sealed import HEADER, MAGIC, VERSION, PartsWriter, SealedParts
+from cloister.models.source import suits
 from tests.models.architectures import CONFIGS, VOCABULARY, device_of, random_model
 
 Kind = type[FusedDecoder] | type[HookedDecoder]
@@ -81,7 +81,7 @@ def hidden_and_logits(decoder: Decoder) -> tuple[torch.Tensor, torch.Tensor]:
 
 def kinds(name: str, config: PretrainedConfig) -> list[Kind]:
     """What serves this architecture. Hooks know no architecture: of those they do not serve, one is tried with them."""
-    if not fused.suits(config):
+    if not suits(config):
         return [HookedDecoder]
     return [FusedDecoder, HookedDecoder] if name == "llama" else [FusedDecoder]
 
