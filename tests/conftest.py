@@ -102,7 +102,7 @@ def smollm_folder() -> ModelFolder:
 
 @pytest.fixture(scope="session")
 def short_folder() -> ModelFolder:
-    """The default model with few of its layers, under its own name."""
+    """A narrow model with the default's tokenizer and name."""
     from tests.short_model import short_model
 
     return short_model()

@@ -28,7 +28,7 @@ TINY = (
 
 @pytest.fixture(scope="session", params=["short", pytest.param("whole", marks=pytest.mark.release)])
 def model_folder(request: pytest.FixtureRequest) -> ModelFolder:
-    """The default model: few of its layers, and before a release all of them too."""
+    """A narrow model with the default's tokenizer, and before a release the default model too."""
     folder: ModelFolder = request.getfixturevalue({"short": "short_folder", "whole": "smollm_folder"}[request.param])
     return folder
 
