@@ -14,12 +14,12 @@ from typing import Any
 
 from cloister.models.source import ModelFolder, find_model, open_folder
 
-SHAPE = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "tie_word_embeddings": False}
+SHAPE = {"hidden_size": 144, "intermediate_size": 384, "num_hidden_layers": 4, "tie_word_embeddings": False}
 """What differs from SmolLM2. An end of its own: with tied embeddings a word would be followed by itself."""
 GAIN = 1.5  # of each matrix: with these a greedy answer does not end or go in circles soon
 LOGITS = 0.3
 
-_FOLDER = Path(__file__).parents[1] / "artifacts" / "models" / "narrow-1"
+_FOLDER = Path(__file__).parents[1] / "artifacts" / "models" / "narrow-2"
 
 
 def short_model() -> ModelFolder:
