@@ -27,7 +27,7 @@ ON_SHARES = tuple(HERE / path for path in _LOAD_SPU)
 
 # No deadlines: a test must not fail because the machine is busy.
 settings.register_profile("test", deadline=None, max_examples=ORDINARY)
-settings.register_profile("release", deadline=None, max_examples=15 * ORDINARY)
+settings.register_profile("release", deadline=None, max_examples=24 * ORDINARY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
