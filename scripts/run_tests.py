@@ -77,8 +77,8 @@ WORTH_A_GROUP = 150
 """Folders that take less share groups: to import torch and transformers takes ten seconds each time. All on shares are
 one, for SPU and jax take as long again; and what is left and takes less joins the group before."""
 
-GUESTS = {"browser": "serving", "vault_host": "controller"}
-"""A folder and the one whose group it joins: both ask the same nodes, or fork theirs from one template."""
+GUESTS = {"browser": "serving"}
+"""A folder and the one whose group it joins: both ask the same nodes, which start once a group."""
 
 WITHOUT_PROCESSES = {
     *("attest", "backend", "channel", "detection", "engine", "messages", "prefix", "prompts"),

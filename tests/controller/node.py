@@ -16,7 +16,6 @@ from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
 from cloister.process.endpoint import Endpoint
 from tests.forkserver.packed import sealed_once
-from tests.shared_template import fork_computing, fork_nothing
 
 ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
 
@@ -31,7 +30,6 @@ class RealNode:
     @classmethod
     async def start(cls, folder: ModelFolder, engine: EngineSettings = ENGINE, **settings: Any) -> RealNode:
         """The first on a model has its weights packed; those after it are given them."""
-        fork_computing()
         controller = Controller(folder, Settings(engine=engine, controller=ControllerSettings(**settings)))
         try:
             with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +37,6 @@ class RealNode:
                 serving = await controller.start()
         except BaseException:
             await controller.close()
-            fork_nothing()
             raise
         ours, theirs = socket.socketpair()
         channel = Endpoint(ours, FromGateway, lambda message: controller.relay.from_frontend(number, message), _nothing)
@@ -52,7 +49,6 @@ class RealNode:
     async def close(self) -> None:
         await self.client.close()
         await self.controller.close()
-        fork_nothing()
 
 
 def private(text: str, session: str, *, keep: bool = False, level: Any = "partitioned") -> VaultJob:
