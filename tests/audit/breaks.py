@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cloister
+from tests.audit import test_attempts, test_machine
 
 SOURCE = Path(cloister.__file__).parent
 
@@ -193,10 +194,11 @@ OF_THE_MACHINE: dict[str, tuple[Edit, ...]] = {
     ),
 }
 
-OF_THE_CLIENT = {
-    "TLS may end anywhere": "test_a_client_that_gives_up_its_channel_is_found",
-    "no way back to the clear": "test_a_client_that_gives_up_its_channel_is_found",
-    "audit: firmware tables that are not measured": "test_what_hardware_or_a_policy_proves",
-    "audit: patch level by the node's own word": "test_what_hardware_or_a_policy_proves",
+ELSEWHERE = {
+    "nothing is kept on shares": test_machine.test_parties_are_searched_where_they_run,
+    "TLS may end anywhere": test_attempts.test_a_client_that_gives_up_its_channel_is_found,
+    "no way back to the clear": test_attempts.test_a_client_that_gives_up_its_channel_is_found,
+    "audit: firmware tables that are not measured": test_attempts.test_what_hardware_or_a_policy_proves,
+    "audit: patch level by the node's own word": test_attempts.test_what_hardware_or_a_policy_proves,
 }
-"""What a client does, or proves with hardware: by tests of test_attempts.py."""
+"""What a client does, what hardware proves, and what takes parties of gigabytes: the tests that break these."""

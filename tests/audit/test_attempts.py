@@ -94,6 +94,15 @@ def test_what_hardware_or_a_policy_proves(
     assert attempt(target).outcome is wanted
 
 
+def test_a_node_with_hardware_that_passes_the_policy_passes_the_audit(audited: Audited) -> None:
+    target = audited()
+    checks = tuple(Check(name, CheckOutcome.PASS) for name in ("launch", "tcb floor", "log inclusion"))
+    target.verification = dataclasses.replace(target.verification, verdict=Verdict(checks, {"tee": "sev-snp"}))
+    assert {attempt(target).outcome for attempt in (proof.firmware, proof.patch_level, proof.verifies)} == {
+        Outcome.PASS
+    }
+
+
 @pytest.mark.parametrize(("flaw", "outcome"), [("", Outcome.PASS), ("tokens", Outcome.FAIL)])
 def test_a_cloud_s_node_takes_no_made_up_token(audited: Audited, flaw: str, outcome: Outcome) -> None:
     assert proof.node_choice(audited("cloud", flaw)).outcome is outcome

@@ -30,10 +30,7 @@ class Family(Target):
 
     process: subprocess.Popen[bytes]
     turn = Lock()
-
-    @property
-    def levels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("partitioned",)
+    levels = ("partitioned",)  # type: ignore[assignment]
 
     def complete(self, prompt: str, level: str, **_: object) -> Reply:  # type: ignore[override]
         if level not in self.levels:
@@ -97,7 +94,7 @@ ATTEMPTS = (
 )
 
 
-ALONE = (machine.other_users, machine.environment)
+ALONE = (machine.other_users, machine.environment, machine.retention_on_shares)
 
 
 @pytest.mark.parametrize(("attempt", "flaw"), ATTEMPTS, ids=lambda each: getattr(each, "__name__", each))
@@ -122,6 +119,18 @@ def test_from_another_machine_nothing_of_it_is_a_pass(family: Started) -> None:
     target = family()
     target.pid = None
     assert {attempt(target).outcome for attempt, _ in ATTEMPTS} == {Outcome.NOT_TRIED}
+
+
+def test_parties_are_searched_where_they_run(family: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "PARTY", "cl-vault")
+    good, bad, away = family(), family("keeps"), family()
+    assert machine.retention_on_shares(good).outcome is Outcome.OFF
+    for target in (good, bad, away):
+        monkeypatch.setattr(target, "levels", ("partitioned", "mpc"))
+    assert machine.retention_on_shares(good).outcome is Outcome.PASS
+    assert machine.retention_on_shares(bad).outcome is Outcome.FAIL
+    monkeypatch.setattr(machine, "PARTY", "cl-party")
+    assert machine.retention_on_shares(away).outcome is Outcome.NOT_TRIED
 
 
 def test_a_usage_file_is_searched_wherever_it_lies(tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ _SPECULATION = {
     "from the prompt": "learn by its pace that an answer quotes the prompt",
     "from others' answers": "learn by its pace that another user got the same answer",
 }
+_SMALLER = {
+    "quantisation": "serve a worse model under the same name",
+    "sparsity and distillation": "serve a smaller model under the same name",
+}
 
 LEDGER = (
     # The deck's table, in its order.
@@ -198,21 +202,9 @@ LEDGER = (
         "gateway/test_operations.py",
         surface.profiling,
     ),
-    Row(
-        "quantisation",
-        "V",
-        "serve a worse model under the same name",
-        "models/weights.py",
-        "controller/test_evidence.py",
-        proof.weights,
-    ),
-    Row(
-        "sparsity and distillation",
-        "V",
-        "serve a smaller model under the same name",
-        "models/weights.py",
-        "controller/test_evidence.py",
-        proof.weights,
+    *(
+        Row(name, "V", attack, "models/weights.py", "controller/test_evidence.py", proof.weights)
+        for name, attack in _SMALLER.items()
     ),
     # What published audits of private clouds found, tried here.
     Row(
@@ -255,6 +247,14 @@ LEDGER = (
         "vault/process.py",
         "redteam/test_canary.py",
         machine.retention,
+    ),
+    Row(
+        "nothing is kept on shares",
+        "S",
+        "find a prompt after its answer at mpc",
+        "controller/external_level.py",
+        "audit/test_machine.py",
+        machine.retention_on_shares,
     ),
     Row(
         "errors without content",

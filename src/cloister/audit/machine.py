@@ -18,6 +18,7 @@ from cloister.audit.target import Target, random_words, takes_root, together
 from cloister.levels import LEVELS, OPEN
 
 SEALED = ("cl-vault", "cl-service", "cl-attention", "cl-sealed-api", "cl-detector")
+PARTY = "cl-party"
 ENVIRONMENT = ("LD_", "PYTHON", "CLOISTER_", "HTTP_PROXY", "HTTPS_PROXY", "SSL_")
 CLONE_NEWNET = 0x40000000
 ANOTHER_USER = 65533  # not the one that the gateway becomes
@@ -29,13 +30,28 @@ MARKED = '<redacted category="name">John Miller</redacted>'  # at obfuscated a p
 
 @takes_root
 def retention(target: Target) -> Finding:
+    return _kept_after(target, target.quick_levels)
+
+
+@takes_root
+def retention_on_shares(target: Target) -> Finding:
+    """A request would start parties, which take gigabytes: only where they run."""
+    slow = tuple(name for name in target.levels if LEVELS[name].slow)
+    if not slow:
+        return off("No level of this node computes on shares.")
+    if PARTY not in target.processes().values():
+        return not_tried("No parties run here. Ask once at the level mpc, and audit again.")
+    return _kept_after(target, slow)
+
+
+def _kept_after(target: Target, levels: tuple[str, ...]) -> Finding:
     """A canary in prompts at each level, many at once; after the answers all that could keep it is searched. The node
     is stopped while its memory is read. A search that misses what is in this process is no search."""
     canary, begun = random_words(4), time()
     secret = Secret(canary, _tokens(target, canary))
-    for level in target.levels:
+    for level in levels:
         prompt = f"{f'Ask {MARKED}. ' * LEVELS[level].obfuscates}Remember: {canary}"
-        crowd = 1 if LEVELS[level].slow else AT_ONCE
+        crowd = 1 if LEVELS[level].slow else 2 if LEVELS[level].obfuscates else AT_ONCE
         replies = together(*[partial(target.complete, prompt, level, tokens=TOKENS)] * crowd)
         if refused := [reply.status for reply in replies if reply.status != 200]:
             return not_tried(f"At {level} a request was refused (HTTP {refused[0]}).")
