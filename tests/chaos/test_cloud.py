@@ -175,7 +175,7 @@ class Crowd:
                         if "error" in event:
                             return (503, event["error"]["code"]), ()
                         answer += _tokens(event)
-        except httpx.RemoteProtocolError:
+        except (httpx.RemoteProtocolError, httpx.ReadError):  # at its end, or by a reset
             return (0, "cut"), ()
         assert ended
         return (200, ""), tuple(answer)
