@@ -25,6 +25,7 @@ def main(flaws: list[str]) -> None:
     come, go = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(go)  # or it would never see the end of what comes in
         name(b"cl-vault")
         if "network" not in flaws:
             libc.unshare(CLONE_NEWNET)
