@@ -1,6 +1,6 @@
 """Compares the simulation with real nodes. Three nodes run on one machine: while one replays its share of a trace, the
 others are stopped, so that each has the cores as if it were alone. A node is measured right before and after its
-share, and simulated with the mean, as much slower as its processes then waited longer for a core (contention.py)."""
+share, and simulated with the mean."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +15,8 @@ from typing import Any
 
 from msgspec import structs
 
-from cloister.audit.target import family_of
 from cloister.keys import add_line, key_line, new_key
 from cloister.levels import LevelName
-from cloister_bench.capacity.contention import slowed, watched
 from cloister_bench.capacity.machine import Machine, mean_profile
 from cloister_bench.capacity.measure import Series, measure
 from cloister_bench.capacity.plan import percentile
@@ -36,15 +34,13 @@ UNMEASURED = (3600.0, 3600.0)  # rates of tokens: here users have keys
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One node's: measured, and simulated with the mean of the profiles measured right before and after. `waits`:
-    how much slower other work made the node in the three."""
+    """One node's: measured, and simulated with the mean of the profiles measured right before and after."""
 
     machine: Machine
     answers: Sequence[Answer]
     broken: Sequence[str]
     simulated: Results
     begins: float
-    waits: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
 
 @dataclass
@@ -80,7 +76,6 @@ class Check:
             "rows": rows,
             "within_target": all(abs(row["ratio"] - 1) <= TARGET for row in rows),
             "noise": [share.machine.noise for share in self.shares],
-            "slower_by_other_work": [[round(each, 2) for each in share.waits] for share in self.shares],
         }
 
 
@@ -88,18 +83,12 @@ def _row(name: str, real: float, simulated: float) -> dict[str, Any]:
     return {"name": name, "real": round(real, 4), "simulated": round(simulated, 4), "ratio": round(simulated / real, 4)}
 
 
-def between(before: Machine, after: Machine, level: LevelName, waits: tuple[float, float, float]) -> Machine:
-    """As the machine was while it was used: `waits` are those before, meanwhile and after."""
-    factors = waits[1] / waits[0], waits[1] / waits[2]
-    profile = mean_profile(slowed(before.profile(level), factors[0]), slowed(after.profile(level), factors[1]))
-    start_s = (before.vault_start_s * factors[0] + after.vault_start_s * factors[1]) / 2
+def _between(before: Machine, after: Machine, level: LevelName) -> Machine:
+    profile = mean_profile(before.profile(level), after.profile(level))
+    start_s = (before.vault_start_s + after.vault_start_s) / 2
     return structs.replace(
         after, levels={level: profile}, vault_start_s=start_s, noise=f"{before.noise}; {after.noise}"
     )
-
-
-def _pids(controller: int) -> list[int]:
-    return [pid for pid, _ in family_of(controller)]
 
 
 def _say_of(say: Callable[[str], None], node: int, what: str) -> None:
@@ -140,18 +129,12 @@ def run(
         for number, (node, share) in enumerate(zip(nodes, shares, strict=True), 1):
             node.resume()
             measured = partial(measure, node, [level], series, partial(_say_of, say, number), rates=UNMEASURED)
-            family = partial(_pids, node.pid)
-            with watched(family) as before:
-                first = measured()
+            machine = measured()
             say(f"node {number}: {len(share)} requests")
             sleep(1.0)
-            with watched(family) as meanwhile:
-                answers, broken = replay(node, level, share)
-            with watched(family) as after:
-                second = measured()
-            waits = before.factor, meanwhile.factor, after.factor
-            machine = between(first, second, level, waits)
-            check.shares.append(Share(machine, answers, broken, simulate(machine, level, share), share[0].at, waits))
+            answers, broken = replay(node, level, share)
+            machine = _between(machine, measured(), level)
+            check.shares.append(Share(machine, answers, broken, simulate(machine, level, share), share[0].at))
             node.pause()
         for node in nodes:
             node.resume()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
-from time import sleep
 
 import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable
-from cloister_bench.capacity.check import Check, Share, between, replay, simulate
-from cloister_bench.capacity.contention import slowed, watched
+from cloister_bench.capacity.check import Check, Share, replay, simulate
 from cloister_bench.capacity.machine import decode_machine
 from cloister_bench.capacity.measure import Measuring, Series, server_at
 from cloister_bench.capacity.traces import synthetic
@@ -70,33 +64,3 @@ def test_three_nodes_are_as_simulated(run: Run, tmp_path: Path) -> None:
     document = json.loads(result.stdout)
     assert document["nodes"] == 3 and document["requests"] == 24 and not document["broken"]
     assert all(row["real"] > 0 and row["simulated"] > 0 for row in document["rows"])
-
-
-def on_one_core() -> None:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
-def test_a_process_beside_others_waits_for_a_core() -> None:
-    """Its own work is known: what it waited for, beside as many others as make it wait, is what made it slower."""
-    busy = "while True: pass"
-    with ExitStack() as stack:
-        crowd = [
-            stack.enter_context(subprocess.Popen([sys.executable, "-c", busy], preexec_fn=on_one_core))
-            for _ in range(4)
-        ]
-        for process in crowd:
-            stack.callback(process.kill)
-        with watched(lambda: [crowd[0].pid]) as waiting:
-            while sum(waiting.ran.values()) < 200_000_000:
-                sleep(0.05)
-    assert waiting.factor > 2
-
-
-def test_what_is_measured_in_a_busy_minute_is_made_as_slow_as_another_was() -> None:
-    busy, quiet = (machine({OPEN: slowed(machine().profile(OPEN), factor)}) for factor in (4.0, 1.0))
-    found = between(busy, quiet, OPEN, (4.0, 2.0, 1.0))
-    wanted = slowed(machine().profile(OPEN), 2.0)
-    assert found.profile(OPEN).token_s == pytest.approx(wanted.token_s)
-    assert [each.seconds for each in found.profile(OPEN).steps] == pytest.approx(
-        [each.seconds for each in wanted.steps]
-    )
