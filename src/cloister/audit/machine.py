@@ -69,10 +69,8 @@ def _kept_after(target: Target, levels: tuple[str, ...]) -> Finding:
             return broken(f"A prompt's words are in {path}.")
     if kept := [name for name, said in remains.logged(begun) if secret.found_in(said)]:
         return broken(f"A prompt's words are in {kept[0]}.")
-    levels, files = ", ".join(target.levels), f"{len(changed)} files of all disks"
-    return held(
-        f"After answers at {levels}, {len(family)} processes, {files}, swap and journals keep no word or token."
-    )
+    searched = f"{len(family)} processes, {len(changed)} files of all disks, swap and journals"
+    return held(f"After answers at {', '.join(levels)}, {searched} keep no word or token.")
 
 
 def _in_processes(family: dict[int, str], secret: Secret) -> str | None:
