@@ -10,7 +10,7 @@ import torch
 from cloister.compute.base import AttentionShape, Begun, LinkAnswerer, LinkAsker
 from cloister.compute.cpu.library import AnsweringStruct, AskedStruct, AskingStruct, ComparingStruct, SlotStruct
 from cloister.compute.cpu.start import Starting
-from cloister.compute.host_cache import HostCache
+from cloister.compute.host_cache import HostCache, untouched_zeros
 from cloister.compute.layout import BLOCK_TOKENS, RemoteRows
 from cloister.errors import SetupError, VaultLost
 from cloister.link.memory import NUMBER_AT, LinkShape
@@ -95,8 +95,7 @@ class CpuAnswerer(LinkAnswerer):
             one.blocks = self._tables[slot].data_ptr()
             one.cosine, one.sine = self._rotations[0, slot].data_ptr(), self._rotations[1, slot].data_ptr()
         self.recorded = min(cache.blocks * BLOCK_TOKENS, MOST_RECORDED)
-        # Pages that nothing asked about are never touched.
-        self._record = torch.zeros(SLOTS, shape.layers, self.recorded, dtype=torch.int64)
+        self._record = untouched_zeros(SLOTS, shape.layers, self.recorded, dtype=torch.int64)
         self._query, self._key = torch.zeros(shape.heads * shape.dim), 1 + randbelow(MERSENNE_61 - 1)
         ends = (self._question.address, self._answer.address, addressof(self._slots))
         held = (cache.keys(0).data_ptr(), cache.values(0).data_ptr(), cache.bytes_per_layer, cache.block)
