@@ -51,7 +51,7 @@ class PagedEngine(Engine):
         self._pace = pace or Pace(settings.chunk_tokens)
         held = self._pool, runner.block_tokens, self._prefix
         self._scheduler = Scheduler(settings, *held, link_rows, self._pace, drafts)
-        self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
+        self._sampler = Sampler(runner.vocabulary, runner.draw_rows, runner.mask_row)
         self._sequences: dict[int, list[Sequence]] = {}  # the sequences of each request that have not ended
         self._over: dict[int, Tokens] = {}
         self._answers = Answers(self._pool, self._prefix)

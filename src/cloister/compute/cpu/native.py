@@ -6,14 +6,16 @@ from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cloister.compute.base import PHASES, AttentionShape, CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.cpu import library as c
 from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
 from cloister.compute.cpu.start import Starting
 from cloister.compute.host_cache import HostCache, on_host
-from cloister.compute.layer import Angles, Beginning, DrawRows, Draws, Gate, Layer, Packed, quantised
+from cloister.compute.layer import Angles, Beginning, DrawRows, Draws, Gate, Layer, MaskRow, Packed, quantised
 from cloister.compute.layout import QUERIES_PER_TILE, Batch, tiles_of
 from cloister.cores import usable_cores
 from cloister.errors import ModelUnsupported, SetupError
@@ -21,6 +23,7 @@ from cloister.link.memory import LinkShape
 
 PANEL = 32
 LANES = 16
+MASKED = 64  # tokens of a word of a mask
 MAX_DIM = 256
 MAX_QUERIES = 128
 MAX_CORES = 256
@@ -207,6 +210,17 @@ class NativeKernels(Kernels):
     @property
     def draw_rows(self) -> DrawRows:
         return self.draw
+
+    @property
+    def mask_row(self) -> MaskRow:
+        return self.mask
+
+    def mask(self, row: torch.Tensor, allowed: NDArray[np.uint8]) -> None:
+        if row.dtype != torch.float32 or not row.is_contiguous() or row.dim() != 1 or len(row) % MASKED:
+            raise ValueError("logits to mask must be one contiguous row of whole vectors")
+        if allowed.dtype != np.uint8 or not allowed.flags.c_contiguous or len(allowed) % 8 or allowed.ctypes.data % 8:
+            raise ValueError("a mask must be whole words")
+        self.library.cloister_mask(row.data_ptr(), allowed.ctypes.data, len(allowed) // 8, len(row))
 
     def draw(self, rows: torch.Tensor, how: Draws) -> torch.Tensor:
         """The rows' width is a multiple of the lanes: see draw.h."""
