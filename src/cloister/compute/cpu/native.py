@@ -367,7 +367,7 @@ class CpuDevice(Device):
     def asker(self, model: AttentionShape, patience_ms: int) -> CpuAsker:
         return CpuAsker(_link_shape(model), patience_ms)
 
-    def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> CpuAnswerer:
+    def answerer(self, model: AttentionShape, cache: KVCache, question: int = -1, answer: int = -1) -> CpuAnswerer:
         if why := self.partition_refusal(model):
             raise SetupError(f"This model's attention cannot be partitioned. {why}")
         made = CpuAnswerer(self.kernels.library, model, on_host(cache), _link_shape(model), question, answer)
