@@ -16,7 +16,7 @@ from cloister.obfuscation.candidates.cells import Cells
 from cloister.obfuscation.candidates.medications import MEDICATIONS
 from cloister.obfuscation.candidates.names import LISTS, PARTICLES, SUFFIXES, TITLES, TURNS
 from cloister.obfuscation.candidates.organisations import BODIES, COMPANIES
-from cloister.obfuscation.candidates.vocabularies import VOCABULARIES, load
+from cloister.obfuscation.candidates.vocabularies import OCCUPATIONS, VOCABULARIES, load
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.language_model import shape_of
 from cloister.obfuscation.parts import is_telling, words_in
@@ -205,13 +205,14 @@ KNOWN = {
 
 @pytest.mark.parametrize(("category", "secret"), [(each, secret) for each, known in KNOWN.items() for secret in known])
 def test_places_organisations_medications(category: Category, secret: str) -> None:
-    check(category, secret)
+    check(category, secret, fewest=8 if category is Category.MEDICATION else FEWEST)
 
 
-@pytest.mark.parametrize("cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS])
+@pytest.mark.parametrize("cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS, BODIES, OCCUPATIONS])
 def test_other_lists_are_partitions(cells: Cells) -> None:
     words = [word.lower() for _, cell in cells for word in cell]
-    assert len(set(words)) == len(words) and all(len(cell) >= FEWEST for _, cell in cells)
+    fewest = 8 if cells is MEDICATIONS else FEWEST
+    assert len(set(words)) == len(words) and all(len(cell) >= fewest for _, cell in cells)
 
 
 def test_a_zip_code_is_one_of_its_town() -> None:
@@ -265,7 +266,7 @@ def test_where_more_are_wanted_neighbouring_cells_join_into_a_partition(category
 
 def test_what_is_marked_without_a_category_is_looked_for_in_all_lists() -> None:
     kinds = {secret: check(Category.FREE, secret).kind for secret in ("software engineer", "Boston", "Ann Lee")}
-    assert kinds["software engineer"] == "job" and kinds["Ann Lee"].startswith("given name")
+    assert kinds["software engineer"].startswith("job") and kinds["Ann Lee"].startswith("given name")
     assert pool(Category.FREE, "a rash on my left arm") is None
 
 
