@@ -1,9 +1,11 @@
 """The paper's curves, and ours: how many substitutes lie within ε (Figures 5–7), the seconds that finding them takes
-(Figure 13), and how often the real prompt is found against λ, ε and the sampling model."""
+(Figure 13), what drawing reads against λ (Figure 14), and how often the real prompt is found against λ, ε, the number
+of secrets and the sampling model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -16,7 +18,7 @@ from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.gqs import Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
-from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
+from cloister.obfuscation.language_model import Branches, LanguageModel, SamplingTokenizer, TokenShapes
 from cloister.obfuscation.quantized import class_of, runs_of
 from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import TaggedText, regularise
@@ -52,12 +54,14 @@ class Point:
     method: Method = "exchangeable"
     fakes: int = 7
     epsilon: float = 2.0
+    secrets: int = 1  # of a prompt
     all: bool = False
 
 
 POINTS = (
-    *(Point("λ", fakes=fakes) for fakes in (1, 3, 7, 15, 31, 63, 127)),
+    *(Point("λ", fakes=fakes) for fakes in (1, 3, 7, 15, 31, 63, 128)),
     *(Point("ε", "gqs", epsilon=epsilon) for epsilon in (0.25, 0.5, 1.0, 2.0, 4.0)),
+    *(Point("secrets", secrets=secrets) for secrets in (1, 2, 3, 4)),
     Point("sampler", all=True),
     Point("sampler", "gqs", all=True),
 )
@@ -79,7 +83,8 @@ def bets(point: Point, by: Sampling, readers: Mapping[str, Reader], cases: Seque
         for name, read in readers.items():
             scores = read(texts)
             found[name].append((right(scores), rank(scores)))
-    x = {"λ": point.fakes, "ε": point.epsilon}.get(point.against, f"{point.method} of {by.name}")
+    axes = {"λ": point.fakes, "ε": point.epsilon, "secrets": point.secrets}
+    x = axes.get(point.against, f"{point.method} of {by.name}")
     about = {**asdict(point), "sampler": by.name, "x": x, "tried": len(cases), "served": len(chance)}
     yield {**about, "line": "chance", "y": round(mean(chance), 4) if chance else None}
     for name, these in found.items():
@@ -102,6 +107,48 @@ def within(
         half = 1.96 * stdev(those) / len(those) ** 0.5 if len(those) > 1 else 0.0
         row = {"against": against, "line": line, "x": epsilon, "y": round(mean(those), 2), "secrets": len(those)}
         yield {**row, "low": round(max(0.0, mean(those) - half), 2), "high": round(mean(those) + half, 2)}
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A model that counts the tokens that it reads, row by row."""
+
+    model: LanguageModel
+    tokens: int = 0
+
+    @property
+    def max_context(self) -> int:
+        return self.model.max_context
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.vocabulary
+
+    def branches(self, beginning: Sequence[int], temperature: float) -> AbstractContextManager[Branches]:
+        return self.model.branches(beginning, temperature)
+
+    def likelihoods(self, beginning: Sequence[int], rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
+        self.tokens += len(beginning) + sum(map(len, rows))
+        return (yield from self.model.likelihoods(beginning, rows))
+
+
+def reading(by: Sampling, cases: Sequence[Case], lambdas: Sequence[int]) -> Rows:
+    """What drawing costs: tokens that the model reads, a measure of time and, by the longest rows, of memory, which no
+    load of the machine changes; and seconds."""
+    for fakes in lambdas:
+        tokens, took = [], []
+        for number, case in enumerate(cases):
+            counted, begun = _Counted(by.model), monotonic()
+            key = Prf(sha256(b"trial %d" % number).digest())
+            try:
+                make_variants([case.text], Sampler(counted, by.tokenizer, SamplingGoal(fakes), key, by.shapes))
+            except CloisterError:
+                continue
+            tokens.append(counted.tokens)
+            took.append(monotonic() - begun)
+        row = {"against": "drawing", "line": f"exchangeable of {by.name}", "x": fakes, "served": len(tokens)}
+        if tokens:
+            yield {**row, "y": round(mean(tokens)), "seconds": round(mean(took), 2), "tried": len(cases)}
 
 
 def seconds(by: Sampling, cases: Sequence[Case], lambdas: Sequence[int], tokens: int = 8) -> Rows:
@@ -149,7 +196,9 @@ def _in_run(found: Sampled, epsilon: float) -> int:
     return next((len(run) - 1 for run in runs if found.secret in run), 0)
 
 
-def tasks(samplers: Sequence[Sampling], cases: Mapping[str, Sequence[Case]], most: int) -> list[Callable[[], Rows]]:
+def tasks(
+    samplers: Sequence[Sampling], cases: Mapping[str, Sequence[Case]], joint: Sequence[Case], most: int
+) -> list[Callable[[], Rows]]:
     """What is measured, in pieces; the first model's curves, and what differs with the others."""
     first, *_ = samplers
     readers, near = {one.name: one.read for one in samplers}, by_domain(cases, most)
@@ -162,8 +211,10 @@ def tasks(samplers: Sequence[Sampling], cases: Mapping[str, Sequence[Case]], mos
     for one in samplers:
         found += [partial(within, one, places, "places", f"{one.name}, τ = {t:g}", t) for t in (1.0, 2.0)]
         found += [partial(seconds, one, every, LAMBDAS)]
+    found.append(partial(reading, first, every[:: max(1, most)], (1, 7, 31, 128)))
     for point in POINTS:
-        found += [partial(bets, point, by, readers, every) for by in samplers[: len(samplers) if point.all else 1]]
+        those = every if point.secrets == 1 else [one for one in joint if len(one.text.spans) == point.secrets][:most]
+        found += [partial(bets, point, by, readers, those) for by in samplers[: len(samplers) if point.all else 1]]
     return found
 
 
@@ -178,8 +229,10 @@ FIGURES = {
         _shown(title="places in clinical notes", where={"against": "places"}, log="x", labels=_ALG1),
         _shown(title="exchangeable", where={"against": "λ"}, log="x", labels={"xlabel": "λ", **_TOP1}),
         _shown(title="gqs, λ = 7", where={"against": "ε"}, log="x", labels={"xlabel": "ε", **_TOP1}),
+        _shown(title="λ = 7", where={"against": "secrets"}, labels={"xlabel": "secrets of a prompt", **_TOP1}),
+        _shown(title="tokens read to draw", where={"against": "drawing"}, log="x", labels={"xlabel": "λ"}),
         _shown(title="λ = 7", kind="bars", where={"against": "sampler"}, limit=1 / 8, labels=_TOP1),
-        grid=(2, 3),
+        grid=(2, 4),
     ),
     "obfuscation-latency": charts(
         lambda document: document["curves"],

@@ -212,7 +212,10 @@ class Bench(Measurement[Results]):
 
     def _curves(self) -> None:
         pieces = tasks(
-            self._of.samplers, {str(each): those for each, those in self._of.cases.items()}, self._plan.curves
+            self._of.samplers,
+            {str(each): those for each, those in self._of.cases.items()},
+            self._of.joint,
+            self._plan.curves,
         )
         self._watcher.begin("curves", len(pieces))
         for piece in pieces:

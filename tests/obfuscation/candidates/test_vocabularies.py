@@ -208,7 +208,9 @@ def test_places_organisations_medications(category: Category, secret: str) -> No
     check(category, secret, fewest=8 if category is Category.MEDICATION else FEWEST)
 
 
-@pytest.mark.parametrize("cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS, BODIES, OCCUPATIONS])
+@pytest.mark.parametrize(
+    "cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS, BODIES, OCCUPATIONS]
+)
 def test_other_lists_are_partitions(cells: Cells) -> None:
     words = [word.lower() for _, cell in cells for word in cell]
     fewest = 8 if cells is MEDICATIONS else FEWEST

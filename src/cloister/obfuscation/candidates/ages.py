@@ -1,5 +1,5 @@
-"""Ages in years, months, weeks and days, in digits or words, of neighbouring years: no reader knows 36 from 41. Cells of
-years grow with λ, as far as one time of life."""
+"""Ages in years, months, weeks and days, in digits or words, of neighbouring years: no reader knows 36 from 41. Cells
+of years grow with λ, as far as one time of life."""
 
 import re
 

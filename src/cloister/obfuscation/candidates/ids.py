@@ -1,7 +1,7 @@
 """Numbers of people and things in the same form, with valid check digits, by format-preserving encryption under a key
-for each. What is no number stays: signs, and letters apart from digits ("MRN-"). So does what others would not have: the
-issuer of a card, the country and area of a phone number, digits that the text around says again. Small sets are cut,
-not encrypted."""
+for each. What is no number stays: signs, and letters apart from digits ("MRN-"). So does what others would not have:
+the issuer of a card, the country and area of a phone number, digits that the text around says again. Small sets are
+cut, not encrypted."""
 
 import itertools
 import re

@@ -1,6 +1,6 @@
 """Hospitals, schools, companies: the words that say what it is stay, the town or people it is named after change.
-Those of no such form are in a list: companies, and well-known others (agencies, universities, charities, shops, companies
-of examples and fiction), by kind and kept by hand in data/bodies.txt."""
+Those of no such form are in a list: companies, and well-known others (agencies, universities, charities, shops,
+companies of examples and fiction), by kind and kept by hand in data/bodies.txt."""
 
 import re
 

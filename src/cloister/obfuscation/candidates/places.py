@@ -68,7 +68,8 @@ def _beside(secret: str, region: re.Match[str], around: Around) -> Pool | None:
     """Where a state or country stands right after a town, only its own fit. None where the town is not there."""
     names, words = _states(), region["region"].split()
     for said in (" ".join(words[:count]) for count in range(len(words), 0, -1)):
-        if (state := names.get(said, said)) in names.values() and "," in region["gap"] + ("," if len(said) == 2 else ""):
+        state = names.get(said, said)
+        if state in names.values() and (len(said) == 2 or "," in region["gap"]):
             there = (word.rpartition(", ")[0] for _, cell in TOWNS for word in cell if word.endswith(f", {state}"))
             towns = [town for town in there if shape_of(town) == shape_of(secret)]
             return _part(towns, secret, around, f"town in {state}")
