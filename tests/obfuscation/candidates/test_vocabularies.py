@@ -296,3 +296,52 @@ def test_ordinary_values_have_a_pool_that_each_member_has(category: Category, se
 def test_a_well_known_body_is_in_one_cell() -> None:
     words = [word.casefold() for _, cell in BODIES for word in cell]
     assert len({*words}) == len(words) > 200 and min(len(cell) for _, cell in BODIES) == 16
+
+
+def around_of(text: str, wanted: int = 16) -> tuple[str, Around]:
+    before, secret, after = re.split(r"[\[\]]", text)
+    return secret, Around(before, after, wanted)
+
+
+@pytest.mark.parametrize(
+    ("category", "text", "kind"),
+    [
+        (Category.AGE, "A [47]-year-old", "age in years from 34 to 49"),
+        (Category.PLACE, "I live in [Bristol], FL.", "town in FL"),
+        (Category.PLACE, "I live in [Bristol].", "city in United Kingdom"),
+        (Category.PLACE, "I live in [Lyon], France.", "city in France"),
+        (Category.ORGANISATION, "I work at [Wayne Enterprises].", "company of examples and fiction"),
+        (Category.ORGANISATION, "I work at [Summit Logistics].", "organisation named after a company of a common word"),
+        (Category.MEDICATION, "He takes [Risperdal].", "brands, antipsychotics"),
+        (Category.MEDICATION, "He took 25 mg of [atenolol] daily.", "beta blocking agents, with a dose"),
+        (Category.FREE, "My last position was [nurse].", "job"),
+    ],
+)
+def test_a_pool_agrees_with_the_text_beside_it(category: Category, text: str, kind: str) -> None:
+    secret, around = around_of(text)
+    found = VOCABULARIES[category].pool(secret, around, DRAW)
+    assert found is not None and found.kind == kind and 7 < len(found.values) < 65
+    for value in found.values:
+        other = VOCABULARIES[category].pool(value, around, DRAW)
+        assert other is not None and other.values == found.values
+
+
+@pytest.mark.parametrize(
+    ("category", "text"),
+    [
+        (Category.PLACE, "I live in [Lyon], TX."),
+        (Category.PLACE, "I live in [Lyon], Germany."),
+        (Category.MEDICATION, "her [Bactroban] ointment"),
+        (Category.MEDICATION, "5 mg of [metoprolol] IV"),
+        (Category.MEDICATION, "[insulin] 20 units"),
+        (Category.ORGANISATION, "I work at [Amazon Web Services]."),
+    ],
+)
+def test_what_the_text_beside_it_tells_is_refused(category: Category, text: str) -> None:
+    secret, around = around_of(text)
+    assert VOCABULARIES[category].pool(secret, around, DRAW) is None
+
+
+def test_an_age_is_among_its_neighbours_unless_many_are_wanted() -> None:
+    sizes = {wanted: VOCABULARIES[Category.AGE].pool("8", Around(wanted=wanted), DRAW) for wanted in (16, 64)}
+    assert [len(found.values) for found in sizes.values() if found] == [8, 16]

@@ -70,8 +70,9 @@ def _sold_in(slot: Slot, secret: str, around: Around) -> Pool | None:
     found = _DOSE.match(around.after) or _DOSE_BEFORE.search(around.before)
     if found is None:
         return None if _FORM.match(around.after) else Pool(slot.values, slot.kind)
-    sold = tuple(drug for drug in slot.values if _strength(found) in _strengths(drug))
-    return Pool(sold, slot.kind) if secret in sold else None
+    spell = next((each for each in (str.lower, str.capitalize, str.upper) if each(secret) == secret), str)
+    sold = tuple(spell(drug) for drug in _alike(slot.kind) if _strength(found) in _strengths(drug))
+    return Pool(sold, f"{slot.kind}, with a dose") if secret in sold else None
 
 
 def _dosed(drug: str, found: re.Match[str]) -> Pool | None:
@@ -81,13 +82,20 @@ def _dosed(drug: str, found: re.Match[str]) -> Pool | None:
     strengths = _strengths(drug)
     if slot is None or spell is None or (own := _strength(found)) not in strengths:
         return None
-    like = next((those for those in _WITH_DOSES if slot.kind in those), (slot.kind,))
-    ranked = sorted((at, other) for kind, cell in MEDICATIONS if kind in like for at, other in enumerate(cell))
-    drugs = [other for _, other in ranked]
+    drugs = _alike(slot.kind)
     made = [(other, each) for other in drugs for each in _strengths(other)]
     rank = _rank(strengths, own)
     values = [spell(other) + _written(each, found) for other, each in made if _rank(_strengths(other), each) == rank]
     return Pool(_as_common(values, found.string), f"{slot.kind}, with a dose")
+
+
+def _alike(kind: str) -> list[str]:
+    """Drugs of classes that are one where a dose stands, the commonest of each first."""
+    like = next((those for those in _WITH_DOSES if kind in those), (kind,))
+    return [
+        drug
+        for _, drug in sorted((at, drug) for own, cell in MEDICATIONS if own in like for at, drug in enumerate(cell))
+    ]
 
 
 def _strength(found: re.Match[str]) -> str:

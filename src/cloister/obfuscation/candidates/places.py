@@ -37,7 +37,7 @@ class Places:
     def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
         if len(secret) > MAX_CHARACTERS:
             return None
-        if (region := _REGION_AFTER.match(around.after)) is not None and _town_of(secret) is None:
+        if (region := _region_of(around.after)) and not _TOWN.fullmatch(secret) and not _STREET.fullmatch(secret):
             return _beside(secret, region, around)
         if secret in (short := tuple(_states().values())):
             return Pool(short, "state of the United States")
@@ -60,24 +60,31 @@ class Places:
         return None
 
 
-def _town_of(secret: str) -> re.Match[str] | None:
-    return _TOWN.fullmatch(secret) or _STREET.fullmatch(secret)
-
-
-def _beside(secret: str, region: re.Match[str], around: Around) -> Pool | None:
-    """Where a state or country stands right after a town, only its own fit. None where the town is not there."""
-    names, words = _states(), region["region"].split()
+def _region_of(after: str) -> str:
+    """The state, abbreviated, or country that is said first; "" where none is."""
+    if (found := _REGION_AFTER.match(after)) is None:
+        return ""
+    names, words = _states(), found["region"].split()
     for said in (" ".join(words[:count]) for count in range(len(words), 0, -1)):
         state = names.get(said, said)
-        if state in names.values() and (len(said) == 2 or "," in region["gap"]):
-            there = (word.rpartition(", ")[0] for _, cell in TOWNS for word in cell if word.endswith(f", {state}"))
-            towns = [town for town in there if shape_of(town) == shape_of(secret)]
-            return _part(towns, secret, around, f"town in {state}")
+        if state in names.values() and (len(said) == 2 or "," in found["gap"]):
+            return state
         if (country := PLACES.slot(said)) is not None and country.kind.startswith("country"):
-            slot = PLACES.slot(secret, around.wanted)
-            fits = slot is not None and slot.kind.partition(",")[0] == f"city in {said}"
-            return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind) if slot and fits else None
-    return Places().pool(secret, Around(around.before, "", around.wanted), Prf(bytes(32)))
+            return said
+    return ""
+
+
+def _beside(secret: str, region: str, around: Around) -> Pool | None:
+    """Where a state or country stands right after a town, only its own fit. None where the town is not there."""
+    if region in _states().values():
+        there = (word.rpartition(", ")[0] for _, cell in TOWNS for word in cell if word.endswith(f", {region}"))
+        return _part(
+            [town for town in there if shape_of(town) == shape_of(secret)], secret, around, f"town in {region}"
+        )
+    slot = PLACES.slot(secret, around.wanted)
+    if slot is None or slot.kind.partition(",")[0].partition("#")[0] != f"city in {region}":
+        return None
+    return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
 
 
 def _part(values: list[str], secret: str, around: Around, kind: str) -> Pool | None:
