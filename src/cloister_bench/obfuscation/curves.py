@@ -1,11 +1,9 @@
 """The paper's curves, and ours: how many substitutes lie within ε (Figures 5–7), the seconds that finding them takes
-(Figure 13), what drawing reads against λ (Figure 14), and how often the real prompt is found against λ, ε, the number
-of secrets and the sampling model."""
+(Figure 13), and how often the real prompt is found against λ, ε, the number of secrets and the sampling model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -18,7 +16,7 @@ from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.gqs import Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
-from cloister.obfuscation.language_model import Branches, LanguageModel, SamplingTokenizer, TokenShapes
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
 from cloister.obfuscation.quantized import class_of, runs_of
 from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import TaggedText, regularise
@@ -109,48 +107,6 @@ def within(
         yield {**row, "low": round(max(0.0, mean(those) - half), 2), "high": round(mean(those) + half, 2)}
 
 
-@dataclass(slots=True)
-class _Counted:
-    """A model that counts the tokens that it reads, row by row."""
-
-    model: LanguageModel
-    tokens: int = 0
-
-    @property
-    def max_context(self) -> int:
-        return self.model.max_context
-
-    @property
-    def vocabulary(self) -> int:
-        return self.model.vocabulary
-
-    def branches(self, beginning: Sequence[int], temperature: float) -> AbstractContextManager[Branches]:
-        return self.model.branches(beginning, temperature)
-
-    def likelihoods(self, beginning: Sequence[int], rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
-        self.tokens += len(beginning) + sum(map(len, rows))
-        return (yield from self.model.likelihoods(beginning, rows))
-
-
-def reading(by: Sampling, cases: Sequence[Case], lambdas: Sequence[int]) -> Rows:
-    """What drawing costs: tokens that the model reads, a measure of time and, by the longest rows, of memory, which no
-    load of the machine changes; and seconds."""
-    for fakes in lambdas:
-        tokens, took = [], []
-        for number, case in enumerate(cases):
-            counted, begun = _Counted(by.model), monotonic()
-            key = Prf(sha256(b"trial %d" % number).digest())
-            try:
-                make_variants([case.text], Sampler(counted, by.tokenizer, SamplingGoal(fakes), key, by.shapes))
-            except CloisterError:
-                continue
-            tokens.append(counted.tokens)
-            took.append(monotonic() - begun)
-        row = {"against": "drawing", "line": f"exchangeable of {by.name}", "x": fakes, "served": len(tokens)}
-        if tokens:
-            yield {**row, "y": round(mean(tokens)), "seconds": round(mean(took), 2), "tried": len(cases)}
-
-
 def seconds(by: Sampling, cases: Sequence[Case], lambdas: Sequence[int], tokens: int = 8) -> Rows:
     """For secrets of about `tokens` tokens. ε cuts what was found: it does not change the time."""
     longs = sorted(cases, key=lambda case: abs(len(by.tokenizer.encode(" " + _secret(case.text))) - tokens))[:3]
@@ -211,7 +167,6 @@ def tasks(
     for one in samplers:
         found += [partial(within, one, places, "places", f"{one.name}, τ = {t:g}", t) for t in (1.0, 2.0)]
         found += [partial(seconds, one, every, LAMBDAS)]
-    found.append(partial(reading, first, every[:: max(1, most)], (1, 7, 31, 128)))
     for point in POINTS:
         those = every if point.secrets == 1 else [one for one in joint if len(one.text.spans) == point.secrets][:most]
         found += [partial(bets, point, by, readers, those) for by in samplers[: len(samplers) if point.all else 1]]
@@ -230,7 +185,6 @@ FIGURES = {
         _shown(title="exchangeable", where={"against": "λ"}, log="x", labels={"xlabel": "λ", **_TOP1}),
         _shown(title="gqs, λ = 7", where={"against": "ε"}, log="x", labels={"xlabel": "ε", **_TOP1}),
         _shown(title="λ = 7", where={"against": "secrets"}, labels={"xlabel": "secrets of a prompt", **_TOP1}),
-        _shown(title="tokens read to draw", where={"against": "drawing"}, log="x", labels={"xlabel": "λ"}),
         _shown(title="λ = 7", kind="bars", where={"against": "sampler"}, limit=1 / 8, labels=_TOP1),
         grid=(2, 4),
     ),
