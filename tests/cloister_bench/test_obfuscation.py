@@ -236,7 +236,7 @@ def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
     results = Results(Plan(seconds=0.0, trials={"naive": 1}), "fake")
     made = material({Category.NAME: cases(Category.NAME, NAMES[:3])})
     Bench(results, made, Silent(), lambda: None, FakeServer).run(PARTS)
-    assert len(results.skipped) == 5 and not results.examples and not results.decoding and not results.distinguisher
+    assert len(results.skipped) == 6 and not results.examples and not results.decoding and not results.distinguisher
 
 
 def test_the_score_is_the_model_s_probability_and_is_computed_once() -> None:

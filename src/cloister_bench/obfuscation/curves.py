@@ -185,6 +185,7 @@ FIGURES = {
         _shown(title="exchangeable", where={"against": "λ"}, log="x", labels={"xlabel": "λ", **_TOP1}),
         _shown(title="gqs, λ = 7", where={"against": "ε"}, log="x", labels={"xlabel": "ε", **_TOP1}),
         _shown(title="λ = 7", where={"against": "secrets"}, labels={"xlabel": "secrets of a prompt", **_TOP1}),
+        Panel("x", "served", "line", title="served", where={"against": "λ"}, log="x", labels={"xlabel": "λ"}),
         _shown(title="λ = 7", kind="bars", where={"against": "sampler"}, limit=1 / 8, labels=_TOP1),
         grid=(2, 4),
     ),
