@@ -48,7 +48,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def rows_of(rows: int, k: int, draw: torch.Generator) -> torch.Tensor:
-    """Ordinary ones, and among them: all of the largest value, zeros, outliers, next to nothing, more than floats hold."""
+    """Ordinary ones, and among them: all of one size, zeros, outliers, next to nothing, more than floats hold."""
     x = torch.randn(rows, k, generator=draw)
     kinds = torch.randint(0, 12, (rows,), generator=draw).tolist()
     for row, kind in enumerate(kinds):
