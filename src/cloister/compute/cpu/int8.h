@@ -9,7 +9,7 @@
  * then bias and sum as in linear.h, never fused with the multiplication. A row that is not finite gives NaN.
  *
  * Panel: [k/4][32 columns][4], k padded to DEPTH with zeros: one stream, whose 64 bytes are a register of AVX-512 VNNI, a row
- * of an AMX tile, and four registers of NEON. x: [rows][high, low][k, padded alike], then a struct for each row. */
+ * of an AMX tile, and four registers of NEON. x: [rows][high, low][k, padded the same way], then a struct for each row. */
 #pragma once
 
 #define DEPTH 64 /* of k: what an AMX tile takes */

@@ -57,7 +57,7 @@ class NativeKernels(Kernels):
         self._remote = torch.empty(0, dtype=torch.int32)
         self._phases = (c_uint64 * len(PHASES))()
         self._watched: tuple[Collection[int], Callable[[int, torch.Tensor], None]] | None = None
-        # int8 weights are packed alike for all processors, and have one digest.
+        # int8 weights are packed the same way for all processors, and have one digest.
         self.name = "native-int8" if int8 else f"native-{self.library.cloister_bf16_with().decode()}"
 
     @contextmanager
