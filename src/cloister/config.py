@@ -155,6 +155,12 @@ class EngineSettings(_Frozen):
     private_layers: int = _vaults(
         0, "How many of the first layers vaults compute alone: what prompts add to these leaves no vault.", ge=0, le=64
     )
+    speculate: int = _vaults(
+        0,
+        "At isolated: tokens guessed ahead, from prompt and answer; with --beat, so that streams do not show hits.",
+        ge=0,
+        le=8,
+    )
     link_deadline_ms: int = _vaults(2000, "How long a step waits for a vault's answer.", ge=1)
 
     @property
@@ -294,6 +300,13 @@ class Settings(_Frozen):
         if self.engine.private_layers and self.controller.vault_host:
             hint = "Leave out --private-layers, or --vault-host."
             raise SetupError("Vaults on another machine have no private layers.", hint=hint)
+        return self
+
+    @model_validator(mode="after")
+    def _guesses_are_not_seen(self) -> Self:
+        if self.engine.speculate and (not self.gateway.beat_ms or self.controller.vault_host):
+            hint = "Give --beat, and leave out --vault-host; or leave out --speculate."
+            raise SetupError("Without a beat, streams would show which guesses came true.", hint=hint)
         return self
 
 

@@ -66,12 +66,16 @@ class Level:
     examined: bool = False  # whether a detector reads the prompt to find the parts that may be shared
     obfuscates: bool = False  # whether the real answer is one of several (λ+1)
     slow: bool = False  # whether a token takes seconds, so that progress is reported
-    with_form: LevelName | None = None  # whose way an answer takes that follows a form; None: this level's
+    alone: tuple[str, ...] = ()  # with one of these a vault decodes alone, as at `isolated`
 
     @property
     def uses_vault(self) -> bool:
         """Whether the prompt goes unread to a separate process."""
         return self.reader is not Reader.API
+
+    def way(self, requested: Collection[str]) -> LevelName:
+        """The level whose way a request takes that asks for these."""
+        return ISOLATED if any(name in requested for name in self.alone) else self.name
 
     def refuse(self, requested: Collection[str], *, logits: bool = False) -> None:
         """InvalidRequest for a requested field this level cannot serve. `logits`: the prompt's holder gets them."""
@@ -106,9 +110,6 @@ _UNVERIFIED = Refusal("verify", "At the level 'mpc' no vault computes an answer 
 _OTHER_PENALTIES = "Use presence_penalty or frequency_penalty, or the level 'isolated'."
 _ONLY_PARTITIONED = Refusal("stop_recitation", "This is for the level 'partitioned'.", "Ask for it, or leave it out.")
 _NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED, _ONLY_PARTITIONED)
-_NOT_AMONG = Refusal(
-    "input", "Embeddings are not hidden among others.", "Ask for 'isolated': the vault is alone with it."
-)
 _NO_STATES = Refusal("input", "At the level 'mpc' no hidden state is opened.", "Ask for the level 'isolated'.")
 _NO_MINIMUM = Refusal("min_tokens", "At the level 'mpc' the model's end tokens stay possible.", "Leave it out.")
 _STOPS_SHOW = Refusal(
@@ -116,13 +117,10 @@ _STOPS_SHOW = Refusal(
 )
 _NO_FORM = "What the answer must look like is asked for, and at this level no process that reads it chooses the tokens."
 _NO_FORMS = (Refusal("response_format", _NO_FORM, "Leave it out, or ask for 'partitioned' or 'isolated'."),)
+# A form and several answers would show which of λ+1 is real. So would an earlier answer: it is to the real prompt, and
+# what the others were answered only a named session's vault knows. `alone`: a client says it of what it sealed.
+_NOT_AMONG_OTHERS = ("response_format", "n", "prompt", "input", "history", "alone")
 _ENDS_APART = "One of λ+1 answers would end before the others, and show which is real."
-
-
-def _several_hidden() -> tuple[Refusal, ...]:
-    """At `obfuscated` one request is λ+1 sequences already."""
-    why = "At the level 'obfuscated' a request has one prompt and one answer, which is one of λ+1."
-    return tuple(Refusal(param, why, "Send several requests, in one session.") for param in ("n", "prompt"))
 
 
 LEVELS: dict[str, Level] = {
@@ -171,7 +169,7 @@ LEVELS: dict[str, Level] = {
                 *_kept_from_sampling("partitioned", repetition_hint=_OTHER_PENALTIES),
             ),
             default_rank=0,
-            with_form="isolated",
+            alone=("response_format", "alone"),
         ),
         Level(
             "obfuscated",
@@ -180,8 +178,10 @@ LEVELS: dict[str, Level] = {
                 "made-up ones that differ from it in what you marked as secret. The order does not show which is "
                 "yours; the words may: with λ = 7 a careful reader found it in 25 of 55 prompts, a larger model in "
                 "13 of 52 (docs/obfuscation.md). Name a session: without one each prompt has new made-up words, and "
-                "those that come again are yours. In a browser, which speaks plain HTTP, the gateway picks your answer "
-                "out, so it knows; with `cloister.Client` or `cloister proxy` your machine does."
+                "those that come again are yours. What cannot go among others is computed by your vault alone, as at "
+                "`isolated`: an answer with a form, several answers or prompts, embeddings, and a conversation with "
+                "earlier answers where no session is named. In a browser, which speaks plain HTTP, the gateway picks "
+                "your answer out, so it knows; with `cloister.Client` or `cloister proxy` your machine does."
             ),
             service_sees=(
                 "λ+1 answers and attention contributions, as at `partitioned`; a careful reader found the real one in "
@@ -193,12 +193,10 @@ LEVELS: dict[str, Level] = {
             refuses=(
                 _ONLY_MPC,
                 Refusal("stop_recitation", _ENDS_APART, "Leave it out, or ask for the level 'partitioned'."),
-                *_several_hidden(),
                 *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
                 _STOPS_SHOW,
-                _NOT_AMONG,
-                *_NO_FORMS,
             ),
+            alone=_NOT_AMONG_OTHERS,
             obfuscates=True,
         ),
         Level(

@@ -3,9 +3,12 @@ of the security policy, and requests to other origins."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +38,7 @@ FLAGS = (
 )
 
 
+PICTURES = Path(__file__).parents[2] / "artifacts" / "browser"
 PATIENCE_MS = 120_000
 """The machine may be busy with other tests."""
 
@@ -49,6 +53,15 @@ def launched_chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
+
+
+def pictured(page: Page, state: str = "end") -> None:
+    """A picture of this state of the page, named after the test, in artifacts/browser."""
+    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    path = PICTURES / f"{re.sub(r'[^a-z0-9]+', '-', test.removeprefix('test_').lower()).strip('-')}-{state}.png"
+    page.screenshot(path=path, animations="disabled")
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 @contextmanager
@@ -72,6 +85,7 @@ def opened_page(browser: Browser, url: str, *, width: int = 1280, height: int = 
         page.goto(url)
         page.locator("#model:not(:empty)").wait_for(state="attached")
         yield page
+        pictured(page)
     finally:
         context.close()
     assert not troubles, troubles

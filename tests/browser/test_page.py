@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloister.audit.page import shown
-from tests.browser.chromium import opened_page
+from tests.browser.chromium import opened_page, pictured
 from tests.browser.stub_server import BROKEN, LEVELS, Gate, Stub
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def test_an_answer_shows_as_it_streams(page: Page, stub: Stub) -> None:
     expect(answers(page)).to_have_text("Once upon")
     expect(page.locator(".answer")).to_have_attribute("aria-busy", "true")
     expect(page.locator("#status")).to_contain_text("about 2 tokens")
+    pictured(page, "streaming")
     gate.open()
     expect(answers(page)).to_have_text("Once upon a time")
     finished(page)
@@ -70,6 +71,7 @@ def test_the_request_carries_level_key_settings_and_earlier_turns(page: Page, st
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Temperature").fill("0.2")
     page.get_by_label("Longest answer, in tokens").fill("99")
+    pictured(page, "settings")
     page.get_by_role("button", name="Done").click()
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
     stub.will_answer("One")

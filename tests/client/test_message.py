@@ -10,7 +10,7 @@ from cloister.channel.sealing import ChannelKey, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
 from cloister.client.message import PARAMETERS, kept_headers, seal_message, split_prompts
 from cloister.client.winnow import IndexSecrets
-from cloister.errors import InvalidRequest
+from cloister.errors import InvalidRequest, ObfuscationRefused
 from cloister.grammar.form import FIELDS
 from cloister.prompts.json_prompt import read_given
 from cloister.request_fields import SAY_NOTHING
@@ -113,7 +113,6 @@ def test_a_response_is_sealed_as_the_chat_it_asks_for_and_the_rest_keeps_its_nam
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"protection": "obfuscated"}, "input"),  # the client picks the real answer out of a chat's choices
         ({"previous_response_id": "secret"}, "previous_response_id"),
         ({"input": [{"type": "item_reference", "id": "secret"}]}, "input"),
         ({"inputs": "secret"}, "inputs"),
@@ -188,7 +187,9 @@ def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
 
     forms = (SealedChatRequest, SealedCompletionRequest, EmbeddingRequest)
     fields = {name for form in forms for name in form.model_fields}
-    assert fields - {"messages", "prompt", "input", "constrained"} == PARAMETERS | set(SAY_NOTHING) | set(FIELDS)
+    assert fields - {"messages", "prompt", "input", "constrained", "alone"} == PARAMETERS | set(SAY_NOTHING) | set(
+        FIELDS
+    )
 
 
 SCHEMA = {"type": "object", "properties": {"secret": {"type": "string"}}}
@@ -213,16 +214,60 @@ def test_a_format_that_asks_for_nothing_stays_with_the_client() -> None:
     assert split(CHAT, given) == ({"messages": {"sealed": 1}}, [["m"]])
 
 
-@pytest.mark.parametrize("level", ["obfuscated", "mpc"])
-def test_a_form_goes_to_no_level_that_cannot_follow_one(level: str) -> None:
+def test_a_form_goes_to_no_level_that_cannot_follow_one() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        split(CHAT, {"messages": ["m"], "protection": level, "response_format": {"type": "json_object"}})
+        split(CHAT, {"messages": ["m"], "protection": "mpc", "response_format": {"type": "json_object"}})
     assert refused.value.param == "response_format" and refused.value.hint
+
+
+SAID = {"role": "user", "content": "I am <redacted>Ann</redacted>."}
+TURNS = [SAID, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Who?"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (CHAT, {"messages": [SAID], "response_format": {"type": "json_object"}}),
+        (CHAT, {"messages": [SAID], "tools": [{"type": "function"}], "tool_choice": "required"}),
+        (CHAT, {"messages": [SAID], "n": 2}),
+        (CHAT, {"messages": TURNS}),
+        (PLAIN, {"prompt": ["<redacted>Ann</redacted>", "b"]}),
+        (RESPONSES, {"input": [SAID]}),
+        ("/v1/embeddings", {"input": "<redacted>Ann</redacted>"}),
+    ],
+)
+def test_what_cannot_be_hidden_among_others_is_sealed_for_a_vault_alone(path: str, asked: dict[str, Any]) -> None:
+    """Its object says that it has tags, and no stream is picked out."""
+    hidden = {"model": "m", "protection": "obfuscated", "obfuscation": {"substitutes": [["Bo"]]}}
+    made = split_prompts("POST", path, (), json.dumps({**hidden, **asked}).encode(), SECRETS)
+    body = json.loads(made.body)
+    assert made.winnower is None and "Ann" not in made.body.decode() and "Bo" not in made.body.decode()
+    assert body.get("alone") is (None if path == "/v1/embeddings" else True) and "obfuscation" not in body
+    for prompt in map(json.loads, made.prompts):
+        assert "hidden" in prompt and "substitutes" not in prompt["hidden"]
+
+
+def test_what_can_be_hidden_among_others_is() -> None:
+    for more in ({}, {"n": 1}, {"messages": TURNS, "session": "s"}):
+        given = {"model": "m", "protection": "obfuscated", "messages": [SAID], **more}
+        made = split_prompts("POST", CHAT, (), json.dumps(given).encode(), SECRETS)
+        assert made.winnower is not None and "alone" not in json.loads(made.body)
+    kept = (("X-Cloister-Session", "s"),)
+    given = {"model": "m", "protection": "obfuscated", "messages": TURNS}
+    assert split_prompts("POST", CHAT, kept, json.dumps(given).encode(), SECRETS).winnower is not None
+
+
+@pytest.mark.parametrize("more", [{"stop": ["Ann"]}, {"session": "ann"}])
+def test_also_then_no_secret_stands_beside_the_prompt(more: dict[str, Any]) -> None:
+    with pytest.raises(ObfuscationRefused):
+        split(CHAT, {"messages": TURNS, "n": 2, "protection": "obfuscated", **more})
 
 
 def test_users_do_not_say_that_a_form_is_sealed() -> None:
     with pytest.raises(InvalidRequest, match="'constrained' is not known"):
         split(CHAT, {"messages": ["m"], "constrained": True})
+    with pytest.raises(InvalidRequest, match="'alone' is not known"):
+        split(CHAT, {"messages": ["m"], "alone": True})
 
 
 TOOL = {"type": "function", "function": {"name": "f", "description": "secret"}}

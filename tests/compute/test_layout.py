@@ -7,7 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.compute.layout import BLOCK_TOKENS, ENDLESS, QUERIES_PER_TILE, Batch, Chunk, Layout, Remote, lay_out
+from cloister.compute.layout import (
+    BLOCK_TOKENS,
+    ENDLESS,
+    QUERIES_PER_TILE,
+    Batch,
+    Chunk,
+    Layout,
+    Remote,
+    lay_out,
+    tiles_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +140,19 @@ def test_tiles_are_as_many_rows_of_one_span_as_a_tile_takes(chunks: list[Chunk],
     tiles = [min(most, length - first) for length in spans for first in range(0, length, most)]
     assert batch.tile_rows.tolist() == tiles
     assert batch.tile_row.tolist() == [sum(tiles[:before]) for before in range(len(tiles))]
+
+
+@given(chunks_of(st.integers(1, 40)), st.integers(1, 50))
+def test_longer_tiles_hold_every_row_once_and_rows_of_one_span(chunks: list[Chunk], most: int) -> None:
+    batch = lay_out(chunks, 1)
+    begins, lengths = tiles_of(batch, most)
+    assert begins.dtype == lengths.dtype == torch.int32
+    rows = [row for begin, length in zip(begins, lengths, strict=True) for row in range(begin, begin + length)]
+    assert rows == list(range(batch.rows))
+    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+        assert 1 <= length <= most and len(set(batch.span[begin : begin + length].tolist())) == 1
+    spans = torch.bincount(batch.span)
+    assert len(begins) == sum(-(-int(rows) // -(-int(rows) // -(-int(rows) // most))) for rows in spans if rows)
 
 
 @given(chunks_of(st.just(1)), st.sampled_from([1, 4]))

@@ -43,6 +43,7 @@ IRRELEVANT = {
     "engine.vault_kv_mib": _LIMIT,
     "engine.compact_prompts": "how exact an answer is, if its own request allows that; not who sees what",
     "engine.watch_attention": "which of its own answers a vault ends early, if the request allows that",
+    "engine.speculate": "the answer is the same, and the beat, which is attested, hides which guesses came true",
     "engine.link_deadline_ms": _PATIENCE,
     "engine.attention_processes": "the statement names what is missing where several users share one",
     "controller.templates": "texts that the templates' key signed",

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from cloister.backend.base import OpenJob
-from cloister.config import ControllerSettings, EngineSettings, Settings
+from cloister.config import ControllerSettings, EngineSettings, GatewaySettings, Settings
 from cloister.errors import SetupError
 from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
@@ -97,6 +97,15 @@ async def test_a_model_whose_layers_run_elsewhere_is_refused(tmp_path: Path) -> 
     folder = save_model(tmp_path, "gemma")
     with pytest.raises(SetupError, match="without private layers"):
         await RealNode.start(folder, ENGINE.model_copy(update={"private_layers": 1}))
+
+
+async def test_guesses_need_a_beat_and_a_vault_here() -> None:
+    guessing, beat = EngineSettings(speculate=3), GatewaySettings(beat_ms=150)
+    Settings(engine=guessing, gateway=beat)
+    with pytest.raises(SetupError, match="which guesses came true"):
+        Settings(engine=guessing)
+    with pytest.raises(SetupError, match="which guesses came true"):
+        Settings(engine=guessing, gateway=beat, controller=ControllerSettings(vault_host="10.0.0.2:7000"))
 
 
 async def test_vaults_elsewhere_have_none() -> None:

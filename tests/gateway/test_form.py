@@ -80,7 +80,6 @@ async def test_a_verified_answer_with_a_form_is_decoded_by_its_vault(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"protection": "obfuscated", **ASKED}, "response_format"),
         ({"protection": "mpc", **ASKED}, "response_format"),
         ({"protection": "partitioned", "stop_recitation": True, **ASKED}, "stop_recitation"),
         ({"response_format": {"type": "xqzwv"}}, "response_format"),

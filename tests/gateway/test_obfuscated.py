@@ -19,9 +19,10 @@ from cloister.gateway.app import create_app
 from cloister.gateway.generation import Generation
 from cloister.gateway.schema import SCOPE, SealedRequest
 from cloister.messages.generation import Tokens
-from cloister.messages.prompts import ChatPrompt, ObfuscationParams, SealedPrompt, TextPrompt
+from cloister.messages.prompts import ChatPrompt, ObfuscationParams, SealedPrompt, TextPrompt, TokenPrompt
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import REQUEST, Order, Prf
+from cloister.vault.prompt_texts import said_in, without_marks
 from cloister.vault.reading import read_prompt
 from tests.gateway.fakes import END, KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream
 
@@ -134,7 +135,6 @@ async def test_a_streamed_answer_ends_when_all_have(http: httpx.AsyncClient, bac
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
         ({"obfuscation": {"fakes": 0}}, "obfuscation"),
         ({"obfuscation": {"fakse": 3}}, "obfuscation"),
         ({"obfuscation": {"auto_redacted": True}}, "obfuscation"),
@@ -235,9 +235,41 @@ async def test_the_vault_is_told_what_it_is_to_hold_against_secrets(http: httpx.
     assert (refused["code"], refused["param"]) == ("obfuscation_refused", "logit_bias")
 
 
-async def test_several_prompts_are_refused(http: httpx.AsyncClient) -> None:
-    asked = {"model": MODEL, "prompt": ["a", "b"], "protection": "obfuscated"}
-    assert (await http.post("/v1/completions", json=asked)).json()["error"]["param"] == "prompt"
+SECRET = "I am <redacted>Ann</redacted>."
+TURNS = [*body()["messages"], {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Who?"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (CHAT, body(response_format={"type": "json_object"}, repetition_penalty=1.5)),
+        (CHAT, body(n=2)),
+        (CHAT, body(messages=TURNS)),
+        ("/v1/completions", {"model": MODEL, "prompt": [SECRET, "b"], "protection": "obfuscated"}),
+        ("/v1/embeddings", {"model": MODEL, "input": SECRET, "protection": "obfuscated"}),
+    ],
+)
+async def test_what_cannot_go_among_others_is_for_a_vault_alone(path: str, asked: dict[str, Any]) -> None:
+    """The service sees nothing of it. The vault finds the secrets' tags and takes them out."""
+    backend = FakeBackend(("partitioned", "obfuscated", "isolated"))
+    app = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(), created=1)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", headers=KEY) as http:
+        answer = await http.post(path, json=asked)
+    assert answer.is_success, answer.text
+    assert answer.headers["x-cloister-protection"] == "obfuscated" and "x-cloister-sequences" not in answer.headers
+    for job in (each.job for each in backend.submitted):
+        assert isinstance(job, VaultJob) and (job.level, job.obfuscation) == ("isolated", None)
+        assert isinstance(job.prompt, bytes)
+        read = without_marks(read_prompt(job.prompt))
+        assert not isinstance(read, TokenPrompt) and read.hidden is None
+        assert said_in(read)[0].text in ("I am Ann.", "b")
+
+
+async def test_a_conversation_whose_session_is_named_goes_among_others(
+    http: httpx.AsyncClient, backend: Streams
+) -> None:
+    answer = await http.post(CHAT, json=body(messages=TURNS, session="mine"))
+    assert answer.headers["x-cloister-sequences"] == "4" and backend.job.level == "obfuscated"
 
 
 # ---- the service as an adversary: it knows all streams and this code, and sees when it is left

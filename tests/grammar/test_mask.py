@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 import torch
 
+from cloister.compute.cpu.library import find_compiler
+from cloister.compute.cpu.native import NativeKernels
 from cloister.grammar.constraint import json_part
 from cloister.grammar.mask import Mask
 from cloister.prompts.tokenizer import Tokenizer
@@ -117,6 +119,23 @@ def test_a_replayed_mask_is_the_same(words: Tokenizer) -> None:
             again.note(before)
         assert allowed(again, words) == allowed(first, words)
         first.note(token)
+
+
+def test_the_kernels_own_mask_leaves_the_same(words: Tokenizer) -> None:
+    """Also with tokens that are held back, and on a row that is longer or shorter."""
+    if find_compiler() is None:
+        pytest.skip("no C compiler on this machine")
+    kernels, mask = NativeKernels(torch.float32, threads=2), Mask('{"regex":"[a-f]{1,9}"}', words.stop_tokens)
+    for _ in range(9):
+        for held in ((), words.stop_tokens):
+            for width in (words.vocabulary, words.vocabulary + 128, words.vocabulary - 128):
+                row = torch.randn(width)
+                plainly, masked = row.clone(), row.clone()
+                mask.apply(plainly, held)
+                mask.apply(masked, held, kernels.mask_row)
+                assert torch.equal(plainly, masked)
+        mask.note(words.encode("b")[0])
+    assert mask.complete
 
 
 def test_a_mask_raises_nothing_and_says_that_it_failed(words: Tokenizer) -> None:

@@ -106,8 +106,8 @@ def test_inputs_beyond_the_context_and_levels_without_embeddings(plain: openai.O
         with pytest.raises(openai.BadRequestError) as refused:
             asked(plain, given, level)
         assert refused.value.param == "input", refused.value.message
-    with pytest.raises(openai.BadRequestError, match="'isolated'"):
-        asked(plain, "a", "obfuscated")
+    marked = asked(plain, "<redacted>a</redacted>", "obfuscated")
+    assert marked == asked(plain, "a", level), "a vault makes it alone"
 
 
 @pytest.mark.parametrize("level", ["open", "partitioned"])

@@ -154,17 +154,20 @@ def test_a_form_that_cannot_be_followed_is_a_plain_refusal(client: openai.OpenAI
 
 
 @BY_CLIENTS
-def test_levels_that_cannot_follow_a_form_say_so(client: openai.OpenAI, model: str) -> None:
-    asked = [{"role": "user", "content": "Describe <redacted>Paris</redacted>."}]
-    form = {"type": "json_object"}
-    with pytest.raises(openai.BadRequestError, match="isolated") as refused:
-        client.chat.completions.create(
-            model=model,
-            messages=asked,
-            response_format=form,
-            extra_body={"protection": "obfuscated"},
-        )
-    assert refused.value.param == "response_format"
+def test_at_obfuscated_the_vault_answers_alone_what_cannot_go_among_others(client: openai.OpenAI, model: str) -> None:
+    """A form, several answers, a conversation without a session: bit for bit what `isolated` says without the tags."""
+    plain = [*ASKED, {"role": "assistant", "content": "It is Paris."}, {"role": "user", "content": "In one word?"}]
+    marked = [{**turn, "content": turn["content"].replace("Paris", "<redacted>Paris</redacted>")} for turn in plain]
+    for more in ({"response_format": schema_of("a person")}, {"n": 2}, {}):
+
+        def said(level: str, turns: Any, more: dict[str, Any] = more) -> list[str]:
+            answer = client.chat.completions.create(
+                model=model, messages=turns, seed=5, max_tokens=60, extra_body={"protection": level}, **more
+            )
+            return [choice.message.content for choice in answer.choices]
+
+        turns = slice(None) if not more else slice(1)
+        assert said("obfuscated", marked[turns]) == said("isolated", plain[turns])
 
 
 @BY_THE_NODE

@@ -78,7 +78,7 @@ def test_the_answer_is_partitioneds_whole_and_streamed(client: openai.OpenAI) ->
 
 
 def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
-    """In a session that is kept; and in none an answer to one of the variants alone is taken for all of them."""
+    """In a session that is kept; and none takes an answer to one of the variants alone for all of them."""
 
     def talk(level: str, words: str, session: str, **wish: Any) -> tuple[str, str]:
         said = [{"role": "user", "content": words}]
@@ -102,7 +102,7 @@ def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
                 {"role": "assistant", "content": alone[0]},
                 {"role": "user", "content": "What else?"},
             ],
-            extra_body={"protection": "obfuscated", "obfuscation": {"substitutes": GIVEN}},
+            extra_body={"protection": "obfuscated", "session": f"{name}-other", "obfuscation": {"substitutes": GIVEN}},
         )
 
 

@@ -142,22 +142,22 @@ def test_a_call_that_is_required_is_made_at_every_level_alike(way: str, short_se
 
 
 @WAYS
-def test_responses_call_too_and_levels_that_cannot_say_so(way: str, short_server: str) -> None:
+def test_responses_call_too(way: str, short_server: str) -> None:
     with connected(way, short_server) as connect:
         client = connect("cloister-dev")
         model = client.models.list().data[0].id
         one: Any = {"type": "function", "strict": True, **CHOICES[1]["function"]}
-        for level in ("open", "partitioned"):
-            asking: Any = {"model": model, "input": "What time is it?", "tools": [one], "tool_choice": "required"}
+        for level in ("open", "partitioned", "obfuscated"):
+            asking: Any = {
+                "model": model,
+                "input": "<redacted>Ann Miller</redacted> asks: what time is it?",
+                "tools": [one],
+                "tool_choice": "required",
+            }
             asking["parallel_tool_calls"] = False
             answer = client.responses.create(**asking, temperature=0, extra_body={"protection": level})
             [call] = answer.output
             assert call.type == "function_call" and json.loads(call.arguments)["hour"] <= 23
-        with pytest.raises(openai.BadRequestError) as refused:
-            messages = [{"role": "user", "content": "I am <redacted>Ann Miller</redacted>."}]
-            hidden: Any = {"model": model, "messages": messages, "extra_body": {"protection": "obfuscated"}}
-            client.chat.completions.create(tools=CHOICES, tool_choice="required", **hidden)
-        assert refused.value.param == "response_format" and "isolated" in refused.value.message
 
 
 def test_a_required_call_has_no_second_form(short_server: str) -> None:

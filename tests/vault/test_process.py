@@ -124,9 +124,23 @@ def test_a_public_span_changes_nothing_of_the_engines_answer(decoder: Decoder, a
         assert room.answer(1) == tokens
 
 
+def test_guesses_at_isolated_save_steps_and_change_nothing(llama: Decoder, answerer: FakeAnswerer) -> None:
+    """A long greedy answer of this decoder repeats itself."""
+    steps = []
+    for guesses in (0, 4):
+        room = Room(llama, SETTINGS.model_copy(update={"speculate": guesses}), answerer)
+        room.confide(1, WORDS[:20], "isolated", temperature=0.0, max_tokens=100)
+        room.serve()
+        expected = engine_answer(llama, tuple(WORDS[:20].encode()), temperature=0.0, max_tokens=100)
+        assert room.answer(1) == expected[0]
+        steps.append(room.vault._isolated.stats().steps)
+    assert steps[1] < steps[0]
+
+
+@pytest.mark.parametrize("guesses", [0, 4])
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
-def test_isolated_answers_are_the_engines_from_first_to_last(decoder: Decoder, answerer: FakeAnswerer, params):
-    room = Room(decoder, answerer=answerer)
+def test_isolated_answers_are_the_engines_from_first_to_last(decoder: Decoder, answerer, params, guesses: int):
+    room = Room(decoder, SETTINGS.model_copy(update={"speculate": guesses}), answerer)
     for number in range(3):
         assert isinstance(room.confide(number, WORDS[number:], "isolated", max_tokens=12, **params), PromptAccepted)
     room.serve()

@@ -320,7 +320,7 @@ def test_claims_are_chosen_a_few_rows_at_once(llama: Decoder, answerer: FakeAnsw
 @pytest.mark.parametrize(("longest", "rows"), [(0, 32), (64, 64)])
 def test_a_pass_takes_a_whole_claim_where_logits_are_in_a_devices_memory(longest: int, rows: int) -> None:
     """Elsewhere they are in the little memory of a sealed process."""
-    runner: Any = SimpleNamespace(vocabulary=128_256, draw_rows=None)
+    runner: Any = SimpleNamespace(vocabulary=128_256, draw_rows=None, mask_row=None)
     verifying = Verifying(runner, MagicMock(), MagicMock(), MagicMock(), 4, MagicMock(), longest)
     verifying._claims[1, 0] = deque(range(100))
     assert verifying.next_tokens == rows

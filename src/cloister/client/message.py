@@ -4,7 +4,7 @@ only its status and a known code are passed on."""
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import msgspec
 
@@ -25,7 +25,7 @@ from cloister.errors import (
 from cloister.grammar.form import FIELDS as FORM_FIELDS
 from cloister.grammar.form import form_of
 from cloister.levels import LEVELS, ReadLevel
-from cloister.request_fields import EFFORTS, LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_repeated_names
+from cloister.request_fields import EFFORTS, LEVEL_HEADER, SAY_NOTHING, SESSION_HEADER, UNUSED, refuse_repeated_names
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
@@ -113,8 +113,11 @@ class Split(NamedTuple):
     winnower: Winnower | None = None
 
 
-def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets: IndexSecrets) -> Split:
-    """Unknown fields are refused: they might hold a prompt's text. At a ReadLevel the body stays whole."""
+def split_prompts(
+    method: str, path: str, headers: Headers, body: bytes, secrets: IndexSecrets, *, alone: bool = False
+) -> Split:
+    """Unknown fields are refused: they might hold a prompt's text. At a ReadLevel the body stays whole. `alone`: no
+    answer is picked from several, also where the level has several."""
     path = path.partition("?")[0].rstrip("/")
     field = PROMPT_FIELDS.get(path) if method == "POST" else None
     if field is None:
@@ -132,31 +135,49 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     if len(set(levels)) == 1 and levels[0] in get_args(ReadLevel):  # a contradiction is not for reading
         return Split(body)
     if path == responses.PATH:
-        return _split_response(body, levels, headers, secrets)
+        return _split_response(body, headers, secrets)
     given = fields.pop(field, None)
     choice = bytes(fields.get("tool_choice", _NULL)) if field == "messages" else b"null"
     form, beside = _form(fields), _beside(fields) if field == "messages" else b""
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
+    asked = [LEVELS[level] for level in levels if level in LEVELS]
     if form or choice not in _FREE:
-        for level in levels:
-            if level in LEVELS:
-                LEVELS[level].refuse({"response_format"})
+        for level in asked:
+            level.refuse({"response_format"})
         kept["constrained"] = msgspec.Raw(b"true")
     if given is None:  # the node says what is missing
         return Split(msgspec.json.encode(kept))
     prompts = _prompts(bytes(given)) if field != "messages" else (bytes(given),)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"At most {MAX_PROMPTS} prompts are supported in one request.", param=field)
+    beside += b',"form":%b' % form.encode() if form else b""
+    used = _used(field, kept, prompts, headers) | ({"alone"} if alone or "constrained" in kept else set())
     winnower = None
-    if obfuscates(levels) and len(prompts) == 1:  # the node refuses several
-        winnower, hidden = Winnower.hiding(secrets, headers, kept, prompts[0], beside)
-        prompts = (hidden,)
-    if form:
-        beside += b',"form":%b' % form.encode()
-    if beside and winnower is None:
+    if obfuscates(levels):
+        if alone := all(level.way(used) != level.name for level in asked):
+            kept.pop("obfuscation", None)  # its substitutes are of no use here, and secrets
+            kept |= {} if field == "input" else {"alone": msgspec.Raw(b"true")}
+        hidden = [Winnower.hiding(secrets, headers, kept, prompt, beside) for prompt in prompts]
+        winnower, prompts = None if alone else hidden[0][0], tuple(written for _, written in hidden)
+    elif beside:
         prompts = tuple(b'{"given":%b%b}' % (prompt, beside) for prompt in prompts)
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
     return Split(msgspec.json.encode(kept), prompts, winnower)
+
+
+def _used(field: str, fields: _Fields, prompts: tuple[bytes, ...], headers: Headers) -> set[str]:
+    """What a level may not be able to hide (Level.alone)."""
+    used = {"prompt"} if len(prompts) > 1 else set()
+    used |= {"input"} if field == "input" else set()
+    used |= {"n"} if bytes(fields.get("n", _NULL)) not in (b"null", b"1", b"1.0") else set()
+    named = bytes(fields.get("session", _NULL)) != b"null" or any(
+        h.lower() == SESSION_HEADER.lower() for h, _ in headers
+    )
+    if field == "messages" and not named:
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # the vault says what is wrong
+            roles = [one.get("role") for one in msgspec.json.decode(prompts[0], type=list[dict[str, Any]])]
+            used |= {"history"} if "assistant" in roles else set()
+    return used
 
 
 def _beside(fields: _Fields) -> bytes:
@@ -240,13 +261,11 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
     return tuple(bytes(one) for one in each)
 
 
-def _split_response(body: bytes, levels: list[str], headers: Headers, secrets: IndexSecrets) -> Split:
-    """What a chat would seal is sealed, as it would be; the rest keeps its names here."""
-    if obfuscates(levels):
-        message = "input: At this level the client picks the real answer, and it does so in chats alone."
-        raise InvalidRequest(message, param="input", hint=f"Use {CHAT}, or another level.")
+def _split_response(body: bytes, headers: Headers, secrets: IndexSecrets) -> Split:
+    """What a chat would seal is sealed, as it would be; the rest keeps its names here. Of several answers the client
+    picks one in chats alone."""
     try:
-        split = split_prompts("POST", CHAT, headers, responses.chat_body(body), secrets)
+        split = split_prompts("POST", CHAT, headers, responses.chat_body(body), secrets, alone=True)
     except InvalidRequest as refused:
         raise responses.renamed(refused) from None
     rest = responses.responses_fields(responses.read_fields(split.body))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cloister.compute.layer import Angles, Beginning, DrawRows, Gate, Layer, Packed
+from cloister.compute.layer import Angles, Beginning, DrawRows, Gate, Layer, MaskRow, Packed
 from cloister.compute.layout import BLOCK_TOKENS, Batch, Layout, RemoteRows
 from cloister.errors import SetupError
 from cloister.placement import Placement, Role
@@ -232,6 +232,10 @@ class Kernels(ABC):
 
     @property
     def draw_rows(self) -> DrawRows | None:
+        return None
+
+    @property
+    def mask_row(self) -> MaskRow | None:
         return None
 
     @abstractmethod

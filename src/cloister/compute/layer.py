@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cloister.errors import ModelCorrupt
 
@@ -88,6 +90,8 @@ class Draws:
 
 
 DrawRows = Callable[[torch.Tensor, Draws], torch.Tensor]
+MaskRow = Callable[[torch.Tensor, NDArray[np.uint8]], None]
+"""Leaves of a row of logits what has a bit, the lowest first; the bits are whole words of 64 tokens."""
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

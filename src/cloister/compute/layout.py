@@ -242,6 +242,18 @@ def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
     )
 
 
+def tiles_of(batch: Batch, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`tile_row` and `tile_rows` with `most` rows in a tile: those of a span are about equally long."""
+    firsts = np.flatnonzero(np.diff(batch.span.numpy(), prepend=-1))
+    lengths = np.diff(firsts, append=batch.rows)
+    longest = -(-lengths // -(-lengths // most))
+    length, tile = np.repeat(lengths, lengths), np.repeat(longest, lengths)
+    step = np.arange(batch.rows) - np.repeat(firsts, lengths)
+    begin = np.flatnonzero(step % tile == 0)
+    rows = np.minimum(tile, length - step)[begin]
+    return torch.from_numpy(begin.astype(np.int32)), torch.from_numpy(rows.astype(np.int32))
+
+
 def _slots(rows: _Rows, tables: npt.NDArray[np.int32]) -> _Integers:
     own = rows.block + rows.within // BLOCK_TOKENS
     if len(own) and int(own.max()) >= tables.shape[1]:

@@ -74,6 +74,7 @@ def _refuse(settings: Settings) -> None:
         "--gpu-in-turns": controls.gpu_in_turns,
         "--private-layers": engine.private_layers > 0,
         "--watch-attention": engine.watch_attention,
+        "--speculate": engine.speculate > 0,
         "--weights int8": engine.weights != "as-dtype",
         "--kernels": engine.kernels != "auto",
         f"--prefix-policy {controls.prefix_policy}": controls.prefix_policy != "none",

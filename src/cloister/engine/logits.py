@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cloister.compute.layer import Draws
+from cloister.compute.layer import Draws, MaskRow
 from cloister.compute.layout import token_tensor
 from cloister.grammar.mask import Mask
 from cloister.messages.types import SamplingParams, TokenLogprob
@@ -83,7 +83,7 @@ class Adjustments:
         if self._mask is not None:
             self._mask.forget()
 
-    def apply(self, row: torch.Tensor) -> None:
+    def apply(self, row: torch.Tensor, mask_row: MaskRow | None = None) -> None:
         params = self._params
         if self._penalises:
             tokens, counts = self._tokens[: len(self._place)], self._counts[: len(self._place)]
@@ -97,7 +97,7 @@ class Adjustments:
         if params.logit_bias:
             row[self._biased] += self._bias
         if self._mask is not None:
-            self._mask.apply(row, params.stop_tokens if self._due > 0 else ())
+            self._mask.apply(row, params.stop_tokens if self._due > 0 else (), mask_row)
         elif self._due > 0:
             row[self._stops] = float("-inf")
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Container, Iterable
+from collections.abc import Sequence as Rows
 from contextlib import suppress
 from time import perf_counter
 from typing import get_args
@@ -33,8 +34,14 @@ SCORES_AT_ONCE = 2048  # in one message: with twenty alternatives each they fit 
 
 class PagedEngine(Engine):
     def __init__(
-        self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None, pace: Pace | None = None
+        self,
+        runner: Runner,
+        settings: EngineSettings,
+        prefix: PrefixCache | None = None,
+        pace: Pace | None = None,
+        drafts: int = 0,
     ) -> None:
+        """`drafts`: tokens guessed ahead for a sequence that decodes alone."""
         self._runner = runner
         self._pool = BlockPool(runner.num_blocks, runner.wipe)
         self._asker = runner.asker
@@ -42,8 +49,9 @@ class PagedEngine(Engine):
         self._prefix.attach(self._pool, runner.block_tokens)
         link_rows = self._asker.capacity if self._asker else 0
         self._pace = pace or Pace(settings.chunk_tokens)
-        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, self._prefix, link_rows, self._pace)
-        self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
+        held = self._pool, runner.block_tokens, self._prefix
+        self._scheduler = Scheduler(settings, *held, link_rows, self._pace, drafts)
+        self._sampler = Sampler(runner.vocabulary, runner.draw_rows, runner.mask_row)
         self._sequences: dict[int, list[Sequence]] = {}  # the sequences of each request that have not ended
         self._over: dict[int, Tokens] = {}
         self._answers = Answers(self._pool, self._prefix)
@@ -106,7 +114,7 @@ class PagedEngine(Engine):
 
     @property
     def remaining(self) -> int:
-        return sum(sequence.remaining for sequence in self._all)
+        return sum(sequence.remaining for sequence in self._all) + len(self._scheduler.drafts)
 
     def step(self, most: int | None = None) -> list[Tokens | Failed]:
         begun = perf_counter()
@@ -239,21 +247,24 @@ class PagedEngine(Engine):
         sequences: list[Sequence] = []
         at: list[int] = []
         forced: list[Forced] = []
+        ahead: list[int] = []
         row = 0
         for work in batch:
-            if work.chunk.wanted is Wanted.ALL:
+            if work.chunk.wanted is Wanted.ALL and not work.drafts:
                 sequence, start = work.sequence, work.chunk.start
                 targets = sequence.tokens[start + 1 : min(work.end + 1, sequence.prompt_length)]
                 forced.append(Forced(row, targets, sequence.params.prompt_logprobs or 0))
             row += work.rows
             if work.samples and work.sequence.link not in broken:
-                sequences.append(work.sequence)
-                at.append(row - 1)
+                rows = 1 + len(work.drafts)
+                sequences += [work.sequence] * rows
+                at += range(row - rows, row)
+                ahead += range(rows)
         if logits.shape[0] != row:
             raise ServiceUnavailable(f"The runner gave {logits.shape[0]} rows of logits where {row} were wanted.")
         if not sequences and not forced:
             return Sampled([], [], [])
-        return self._sampler.sample(logits, sequences, at, forced)
+        return self._sampler.sample(logits, sequences, at, forced, ahead)
 
     def _apply(self, batch: list[Work], sampled: Sampled) -> list[Tokens | Failed]:
         messages: list[Tokens | Failed] = []
@@ -265,9 +276,11 @@ class PagedEngine(Engine):
                 next(chosen)
                 continue
             self._scheduler.computed(work)
-            if work.chunk.wanted is Wanted.ALL:
+            if work.chunk.wanted is Wanted.ALL and not work.drafts:
                 sequence.output.prompt_logprobs += next(forced)
-            if work.samples:
+            if work.drafts:
+                messages += self._take_drafted(work, [next(chosen) for _ in range(work.rows)])
+            elif work.samples:
                 token, logprob = next(chosen)
                 sequence.append(token)
                 if sequence.output.adjustments is not None and sequence.output.adjustments.failed:
@@ -284,6 +297,19 @@ class PagedEngine(Engine):
             for ended in sequence.group.ended if sequence.group is not None else (sequence,):
                 if ended.output.finish is not None:
                     self._close(ended)
+        return messages
+
+    def _take_drafted(self, work: Work, chosen: Rows[tuple[int, TokenLogprob | None]]) -> list[Tokens]:
+        """What the first row chose; of each further row only if the guess before it came true."""
+        sequence, true, messages = work.sequence, -1, list[Tokens]()
+        for (token, logprob), guess in zip(chosen, (*work.drafts, None), strict=True):
+            true += 1
+            sequence.append(token)
+            self._output_tokens += 1
+            messages += self._messages(sequence, token, logprob)
+            if token != guess or sequence.output.finish is not None:
+                break
+        self._scheduler.kept(work, true)
         return messages
 
     def _messages(

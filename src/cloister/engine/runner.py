@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from cloister.compute.base import KVCache, LinkAsker
-from cloister.compute.layer import DrawRows
+from cloister.compute.layer import DrawRows, MaskRow
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted, lay_out
 from cloister.errors import SetupError
 from cloister.models.decoder import Decoder
@@ -23,6 +23,7 @@ class Runner(ABC):
     # only distances of positions matter, so that an answer may be rotated from 0 on (compute.layout)
     relative: bool = False
     draw_rows: DrawRows | None = None  # the kernels' function that draws a token from each row of logits
+    mask_row: MaskRow | None = None
     asker: LinkAsker | None = None  # queries the vaults; without it only whole prompts are served
     cache: KVCache | None = None
 
@@ -63,7 +64,7 @@ class ModelRunner(Runner):
         self._decoder, self.cache, self.asker = decoder, cache, asker
         self.vocabulary, self.width = decoder.vocabulary, decoder.width
         self.max_context = decoder.max_context
-        self.draw_rows = decoder.kernels.draw_rows
+        self.draw_rows, self.mask_row = decoder.kernels.draw_rows, decoder.kernels.mask_row
         self.relative = decoder.relative
         self.num_blocks = cache.blocks
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cloister.compute.layer import DrawRows, Draws
+from cloister.compute.layer import DrawRows, Draws, MaskRow
 from cloister.compute.layout import token_tensor
 from cloister.engine.logits import Adjustments, adjusts, argmax, columns, draw_rows, measure, padded, report, uniform
 from cloister.engine.sequence import Sequence
@@ -34,9 +34,10 @@ class Sampled:
 
 
 class Sampler:
-    def __init__(self, vocabulary: int, of_kernels: DrawRows | None = None) -> None:
+    def __init__(self, vocabulary: int, draw: DrawRows | None = None, mask: MaskRow | None = None) -> None:
+        """`draw`, `mask`: the kernels' own, if they have any."""
         self._vocabulary = vocabulary
-        self._draw_rows = of_kernels or draw_rows
+        self._draw_rows, self._mask_row = draw or draw_rows, mask
 
     def sample(
         self,
@@ -88,7 +89,7 @@ class Sampler:
         )
 
     def _choose(self, rows: torch.Tensor, sequences: list[Sequence], ahead: Rows[int]) -> torch.Tensor:
-        rows = _adjusted(rows, sequences)
+        rows = _adjusted(rows, sequences, self._mask_row)
         random = [i for i, sequence in enumerate(sequences) if sequence.params.temperature >= GREEDY_BELOW]
         if not random:
             return argmax(rows)
@@ -112,7 +113,7 @@ class Sampler:
         return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
 
 
-def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+def _adjusted(rows: torch.Tensor, sequences: list[Sequence], mask_row: MaskRow | None) -> torch.Tensor:
     """A copy where there are penalties or bias, as logprobs are of the original rows."""
     changed = [i for i, sequence in enumerate(sequences) if adjusts(sequence.params)]
     if not changed:
@@ -124,5 +125,5 @@ def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         if output.adjustments is None:
             prompt, generated = sequence.tokens[: sequence.prompt_length], sequence.tokens[sequence.prompt_length :]
             output.adjustments = Adjustments(sequence.params, prompt, generated, rows.device)
-        output.adjustments.apply(rows[i])
+        output.adjustments.apply(rows[i], mask_row)
     return rows

@@ -7,85 +7,28 @@ preempts another yields one too. A tenant that displaces others enters at once, 
 displaces only tenants above theirs that were served more: two cannot displace each other in turn. A full link has given
 some sequence a row. Any single sequence fits the pool."""
 
-import math
-import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, KeysView
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
+from cloister.engine.drafts import propose
 from cloister.engine.reuse import PrefixReuse
 from cloister.engine.sequence import HeldBlocks, Sequence
-from cloister.errors import QueueFull
+from cloister.engine.tenant_queues import TenantQueues
 from cloister.fairness import ActiveTenants, Pace, ServiceMeter
 from cloister.prefix.base import BlockPool, PrefixCache
-
-_MAX_RETRY_S = 60
-
-
-class TenantQueues:
-    """First come, first served within a tenant; any sequence can leave at any time in O(1)."""
-
-    def __init__(self, limit: int, limit_per_tenant: int) -> None:
-        self._limit = limit
-        self._limit_per_tenant = limit_per_tenant
-        self._lines: dict[str, OrderedDict[tuple[int, int], Sequence]] = {}
-        self._count = 0
-        self._departures: deque[float] = deque(maxlen=64)
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def tenants(self) -> KeysView[str]:
-        return self._lines.keys()
-
-    def head(self, tenant: str) -> Sequence:
-        return next(iter(self._lines[tenant].values()))
-
-    def enter(self, sequence: Sequence) -> None:
-        if self._count >= self._limit:
-            raise QueueFull(f"{self._count} requests wait already.", retry_after=self._retry_after(self._count))
-        mine = len(self._lines.get(sequence.payer, ()))
-        if mine >= self._limit_per_tenant:
-            raise QueueFull(f"{mine} of your requests wait already.", retry_after=self._retry_after(mine))
-        self._line(sequence.payer)[sequence.id] = sequence
-        self._count += 1
-
-    def return_first(self, sequence: Sequence) -> None:
-        line = self._line(sequence.payer)
-        line[sequence.id] = sequence
-        line.move_to_end(sequence.id, last=False)
-        self._count += 1
-
-    def leave(self, sequence: Sequence) -> None:
-        line = self._lines[sequence.payer]
-        del line[sequence.id]
-        if not line:
-            del self._lines[sequence.payer]
-        self._count -= 1
-
-    def note_departure(self) -> None:
-        """`retry_after` is guessed from the pace of departures."""
-        self._departures.append(time.monotonic())
-
-    def _line(self, tenant: str) -> OrderedDict[tuple[int, int], Sequence]:
-        return self._lines.setdefault(tenant, OrderedDict())
-
-    def _retry_after(self, ahead: int) -> int:
-        """Seconds until about half of those ahead have gone, at the recent pace."""
-        if len(self._departures) < 2:
-            return 1
-        pace = len(self._departures) / max(time.monotonic() - self._departures[0], 1e-3)
-        return max(1, min(_MAX_RETRY_S, math.ceil(ahead / 2 / pace)))
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
+    """`drafts`: guesses at the chunk's end, whose rows are wanted, too."""
+
     sequence: Sequence
     chunk: Chunk
     samples: bool
+    drafts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -149,6 +92,7 @@ class Scheduler:
         prefix: PrefixCache,
         link_rows: int,
         pace: Pace,
+        drafts: int = 0,
     ) -> None:
         self._most = settings.chunk_tokens
         self._pace = pace
@@ -158,7 +102,7 @@ class Scheduler:
         self._prefix = prefix
         self.reuse = PrefixReuse(prefix, block_tokens)
         self._page = block_tokens
-        self._link_rows = link_rows
+        self._link_rows, self._most_drafts = link_rows, drafts
         self.meter = ServiceMeter()
         self._step = 0
         self.waiting = TenantQueues(settings.max_waiting, settings.max_waiting_per_tenant)
@@ -191,7 +135,36 @@ class Scheduler:
         plan = [self._work(sequence, 1, Wanted.LAST) for sequence in decoding]
         links = LinkRows(self._link_rows)
         links.take(plan)
-        return plan + self._prefill(min(budget - len(plan), of_prompts), room - len(plan), links)
+        plan += self._prefill(min(budget - len(plan), of_prompts), room - len(plan), links)
+        return self._with_drafts(plan, room)
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """For a sequence that decodes alone: in a step with others, rows for guesses would cost more than they give."""
+        if not self._most_drafts or len(self.running) != 1 or self.waiting:
+            return ()
+        [sequence] = self.running.values()
+        return propose(sequence.tokens, min(self._most_drafts, sequence.room_for_drafts))
+
+    def _with_drafts(self, plan: list[Work], room: int) -> list[Work]:
+        if not self._most_drafts or len(plan) != 1 or not (drafts := self.drafts[: max(room - 1, 0)]):
+            return plan
+        [work] = plan
+        sequence, end = work.sequence, work.end + len(drafts)
+        need = sequence.layout.blocks(end) - len(sequence.blocks.all)
+        if need > 0:
+            own = self._pool.allocate(need) if self._prefix.make_room(need + self._private_doubles()) else None
+            if own is None:
+                return plan
+            sequence.blocks.all += own
+        blocks = sequence.blocks.all[: sequence.layout.blocks(end)]
+        chunk = replace(work.chunk, tokens=[*work.chunk.tokens, *drafts], blocks=blocks, wanted=Wanted.ALL)
+        return [replace(work, chunk=chunk, drafts=drafts)]
+
+    def kept(self, work: Work, drafts: int) -> None:
+        """How many of the step's guesses came true."""
+        work.sequence.computed = work.end - len(work.drafts) + drafts
+        self.meter.charge(work.sequence.tenant, outputs=drafts)
 
     def computed(self, work: Work) -> None:
         work.sequence.computed = work.end
@@ -288,7 +261,8 @@ class Scheduler:
             wanted = Wanted.NONE
         self._charge(sequence, end, samples)
         sequence.last_step = self._step
-        blocks = sequence.blocks.all if whole else sequence.blocks.all[: sequence.layout.blocks(end)]
+        blocks, needed = sequence.blocks.all, sequence.layout.blocks(end)
+        blocks = blocks if len(blocks) == needed else blocks[:needed]
         return Work(sequence, Chunk(sequence.tokens[start:end], start, blocks, sequence.layout, wanted), samples)
 
     def _charge(self, sequence: Sequence, end: int, samples: bool) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from cloister.compute.layout import Layout, Remote
 from cloister.engine.base import EngineRequest
-from cloister.engine.logits import Adjustments
+from cloister.engine.logits import Adjustments, adjusts
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.fairness import payer_of
 from cloister.levels import PolicyName
@@ -171,6 +171,15 @@ class Sequence:
     @property
     def may_grow(self) -> bool:
         return len(self.tokens) < self.limit
+
+    @property
+    def room_for_drafts(self) -> int:
+        """0 if a guess's row cannot be sampled before the one ahead of it, or asks a vault: it answers each once."""
+        if self.remaining != 1 or not self.generated or self.group is not None:
+            return 0
+        if self.layout.remote is not None or adjusts(self.params):
+            return 0
+        return self.limit - len(self.tokens) - 1
 
     @property
     def owes_prompt_logprobs(self) -> bool:

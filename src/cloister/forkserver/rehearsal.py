@@ -59,7 +59,7 @@ def rehearse(model: PreloadedModel) -> None:
     """On a runner that computes nothing, then a few on the model, if it can be rehearsed before a fork."""
     idle, here = IdleRunner(model.decoder), model.device.survives_fork
     if here:
-        idle.draw_rows = model.decoder.kernels.draw_rows
+        idle.draw_rows, idle.mask_row = model.decoder.kernels.draw_rows, model.decoder.kernels.mask_row
     _play_all(model, idle, [(prompt, params) for prompt in PROMPTS for params in WAYS])
     if not here:
         return

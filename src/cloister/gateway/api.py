@@ -87,12 +87,15 @@ class Levels:
             raise LevelUnavailable("No vault here can verify an answer.", param="verify", hint="Leave it out.")
         return LEVELS[PARTITIONED]
 
-    def constrained(self, asked: Level) -> Level:
-        """The way of an answer with a form: to a process that may see the form and chooses the tokens."""
-        way = LEVELS[asked.with_form or asked.name]
+    def way(self, asked: Level, requested: Collection[str], *, logits: bool = False) -> Level:
+        """To a process that may see all that is requested and chooses the tokens. InvalidRequest for what that way
+        does not serve either (Level.refuse)."""
+        way = LEVELS[asked.way(requested)]
         if way.name not in self.offered:
             message = f"With this, an answer at {asked.name!r} needs the level {way.name!r}, which is not offered here."
-            raise LevelUnavailable(message, param="response_format", hint="Leave it out.")
+            raise LevelUnavailable(message, param=next(name for name in asked.alone if name in requested))
+        moot = {"obfuscation"} if asked.obfuscates and not way.obfuscates else set()  # no prompts are made up
+        way.refuse({*requested} - moot, logits=logits)
         return way
 
 

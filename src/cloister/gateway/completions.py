@@ -31,6 +31,7 @@ from cloister.gateway.tool_fields import AnyPrompt
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.prompts import (
     MAX_CALLS,
+    ChatPrompt,
     ObfuscationParams,
     ObfuscationSecrets,
     Prompt,
@@ -42,7 +43,7 @@ from cloister.messages.prompts import (
 )
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.elsewhere import refuse_biases
-from cloister.obfuscation.index import REQUEST, Prf
+from cloister.obfuscation.index import REQUEST, Prf, new_secret
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked
 from cloister.prompts.tokenizer import Tokenizer
@@ -93,15 +94,14 @@ async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw
     body: Body = body_of(raw, *kinds, sealed, api.model)
     asked = api.levels.choose(body.protection, call.protection)
     level = api.levels.verified(asked) if body.verify else asked
-    level = api.levels.constrained(level) if body.has_form else level
-    level.refuse(body.requested, logits=body.mpc_reveal == "logits")
     prompts = prompts_of(getattr(body, endpoint.field), endpoint.field, asked, sealed_request_of(request))
+    session = RequestSession.choose(body.session, call.session, call.caller.tenant)
+    level = api.levels.way(level, _requested(body, prompts, session), logits=body.mpc_reveal == "logits")
+    if asked.obfuscates and not level.obfuscates:
+        prompts = [marked(prompt) for prompt in prompts]
     if isinstance(body, schema.ChatOptions):
         prompts = [body.completed(prompt) for prompt in prompts]
     prompts, form = await _formed(request, prompts, body.form, level)
-    session = RequestSession.choose(body.session, call.session, call.caller.tenant)
-    if len(prompts) > 1:
-        level.refuse({"prompt"} if level.obfuscates else ())
     if (body.n or 1) * len(prompts) > MAX_CHOICES:
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
     tenant = call.caller.tenant
@@ -139,6 +139,21 @@ async def answer_to(request: Request, call: CallContext, endpoint: Endpoint, raw
     if not body.stream:
         return Answer(generation, reply, call.deadline, headers)
     return StreamedAnswer(generation, reply, call.deadline, headers, api.settings.beat_ms / 1000)
+
+
+def _requested(body: Body, prompts: Sequence[AnyPrompt], session: RequestSession) -> set[str]:
+    """Also what the prompts show. Whether sealed ones hold earlier answers, their client says."""
+    several = {"prompt"} if len(prompts) > 1 else set()
+    turns = (turn for prompt in prompts if isinstance(prompt, ChatPrompt) for turn in prompt.messages)
+    answered = not session.keep and any(turn.role == "assistant" for turn in turns)
+    return body.requested | several | ({"history"} if answered else set())
+
+
+def marked(prompt: AnyPrompt) -> AnyPrompt:
+    """Its vault takes the tags out: it goes among no others. A sealed one was marked by its client."""
+    if not isinstance(prompt, ChatPrompt | TextPrompt):
+        return prompt
+    return msgspec.structs.replace(prompt, hidden=ObfuscationSecrets(new_secret()))
 
 
 def _read_as(api: Api, body: Body) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from cloister.fairness import ANONYMOUS
 from cloister.gateway.answer import Answer, Reply, Usage, encode
 from cloister.gateway.api import Api, Call, RequestSession, api_of
 from cloister.gateway.choice import Choice, Delta, StopStrings
-from cloister.gateway.completions import BUDGET_CONTEXTS, body_of, most_read
+from cloister.gateway.completions import BUDGET_CONTEXTS, body_of, marked, most_read
 from cloister.gateway.generation import Generation, WatchedAnswer
 from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import generation_docs
@@ -100,8 +100,9 @@ async def embeddings(request: Request, call: Call) -> Response:
     body = body_of(await read_body(request, api.settings), "input", *forms, sealed, api.model)
     asked = api.levels.choose(body.protection, call.protection)
     level = api.levels.verified(asked) if body.verify else asked
-    level.refuse(PARAMS.requested)
-    inputs = prompts_of(body.input, "input", asked, sealed)
+    level, inputs = api.levels.way(level, PARAMS.requested), prompts_of(body.input, "input", asked, sealed)
+    if asked.obfuscates:
+        inputs = [marked(each) for each in inputs]
     _check(api.backend.ready.width, body.dimensions, len(inputs))
     tenant, session = call.caller.tenant, RequestSession.choose(body.session, call.session, call.caller.tenant)
     try:

@@ -215,6 +215,7 @@ class GenerationRequest(KnownFields):
         off |= {"stop_recitation": (None, False), "verify": (None, False)}
         used = {name for name, values in off.items() if getattr(self, name) not in values}
         used |= {"response_format"} if self.has_form else set()
+        used |= {"alone"} if getattr(self, "alone", None) else set()
         return used | ({"stop_token_ids"} if self.stop_token_ids else set())
 
     @cached_property
@@ -281,6 +282,7 @@ class SealedChatRequest(SealedToolFields, ChatOptions):
 
     messages: Annotated[SealedCount, _only(lambda count: count.sealed == 1, "All messages are sealed as one")]
     constrained: bool | None = None  # a form is sealed with them
+    alone: bool | None = None  # the vault decodes alone, where the level would hide the prompt among others
 
 
 class CompletionOptions(GenerationRequest):
@@ -328,6 +330,7 @@ class CompletionRequest(CompletionOptions):
 class SealedCompletionRequest(CompletionOptions):
     prompt: SealedCount
     constrained: bool | None = None  # a form is sealed with each
+    alone: bool | None = None
 
 
 Body = ChatOptions | CompletionOptions

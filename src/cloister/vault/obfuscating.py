@@ -208,7 +208,7 @@ class Obfuscating:
                 raise ObfuscationRefused(
                     "The conversation holds an answer that was not given in this session. The provider would know to "
                     "which of the variants it was given.",
-                    hint="Name a session, keep to it, and give its answers back as they came.",
+                    hint="Give its answers back as they came, or name no session: your vault then answers alone.",
                 )
             for variant, given in zip(own, answers[1:], strict=False):
                 variant[at] = given

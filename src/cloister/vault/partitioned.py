@@ -93,7 +93,7 @@ class Partitioned:
         answers: AnswerBlocks | None = None,
     ) -> None:
         self._runner, self._answers = runner, answers
-        self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
+        self._sampler = Sampler(runner.vocabulary, runner.draw_rows, runner.mask_row)
         self._memory, self._answerer = memory, answerer
         self._reuse = PrefixReuse(memory, BLOCK_TOKENS)
         self._chunk = settings.chunk_tokens

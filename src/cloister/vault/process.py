@@ -99,7 +99,10 @@ class Vault:
         self._reader = Reader(reading, decoder, levels, compact=settings.compact_prompts)
         self.memory = SessionMemory()
         few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
-        self._isolated, self._chunk = PagedEngine(runner, few, self.memory), settings.chunk_tokens
+        self._isolated, self._chunk = (
+            PagedEngine(runner, few, self.memory, drafts=settings.speculate),
+            settings.chunk_tokens,
+        )
         answers = AnswerBlocks.behind(runner, decoder.private_layers)
         self._partitioned = Partitioned(runner, settings, self.memory, answerer, answers)
         model, rows = None, _sampled_rows(decoder)

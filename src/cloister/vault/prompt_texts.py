@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from cloister.messages.prompts import ChatPrompt, PromptCall, PromptMessage, TextPrompt
+from cloister.messages.prompts import ChatPrompt, Prompt, PromptCall, PromptMessage, TextPrompt, TokenPrompt
+from cloister.obfuscation.tags import parse_redacted
 from cloister.tools.base import Call, Parsed
 from cloister.tools.offered import arguments_of, read_offered, read_words
 
@@ -53,6 +54,15 @@ def with_texts(
         given = replace(message, content=content, calls=tuple(calls))
         messages.append(given if answers is None or at not in answers else _answering(given, answers[at]))
     return replace(prompt, messages=tuple(messages), tools=tools, hidden=None)
+
+
+def without_marks(prompt: Prompt) -> Prompt:
+    """Asked for at `obfuscated`, but read alone: without tags around its secrets. Others stay as they are."""
+    if isinstance(prompt, TokenPrompt) or prompt.hidden is None:
+        return prompt
+    param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
+    texts = [parse_redacted(said.text, param=param).text for said in said_in(prompt)]
+    return replace(with_texts(prompt, texts), form=parse_redacted(prompt.form, param="response_format").text)
 
 
 def fixed_in(prompt: ChatPrompt | TextPrompt) -> Iterator[tuple[str, str]]:

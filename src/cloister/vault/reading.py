@@ -18,6 +18,7 @@ from cloister.messages.prompts import ChatPrompt, LockedPrompt, Prompt
 from cloister.messages.types import SamplingParams
 from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
+from cloister.vault.prompt_texts import without_marks
 from cloister.vault.recitation import SystemPrompt
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class Reader:
                 "This node computes prompts exactly and no other way.", param="obfuscation", hint="Leave compact out."
             )
         prompt = opened(assigned.prompt)
+        if getattr(prompt, "hidden", None) is not None and not LEVELS[assigned.level].obfuscates:
+            prompt = without_marks(prompt)
         if form := self._reading.form(prompt):
             if LEVELS[assigned.level].decodes is not Decodes.VAULT:
                 raise FormRefused("A form is followed where a vault decodes alone.", param="response_format")

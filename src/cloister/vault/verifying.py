@@ -73,7 +73,7 @@ class Verifying:
         self._watching, self._watched = watching, watching.answers
         self._sampled_rows = sampled_rows
         self._runner, self._memory, self._answerer, self._exposed = runner, memory, answerer, exposed
-        self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
+        self._sampler = Sampler(runner.vocabulary, runner.draw_rows, runner.mask_row)
         self._rows = max(LEAST_ROWS, longest, LOGITS_BYTES // (4 * runner.vocabulary))
         self._claims: dict[tuple[int, int], deque[int]] = {}
         self._alone: dict[tuple[int, int], None] = {}  # sequences without the service; the next row is the first's

@@ -1,8 +1,10 @@
 """The clients: their packages, the program that tries their features, and the environment it runs in."""
 
+import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +12,9 @@ from cloister.errors import SetupError
 from cloister.files import needed
 
 PROGRAMS = Path(__file__).parent / "programs"
-FEATURES = ("chat", "stream", "history", "several", "schema", "call", "result", "responses", "embeddings")
-ABSENT = 3  # exit status of a program whose client has no such feature
-_INSTALL_S, _TRY_S = 900, 240
+FEATURES = ("chat", "stream", "history", "several", "schema", "call", "result", "responses", "embeddings", "readme")
+ABSENT = "absent"  # a program's word for a feature that its client does not have
+_INSTALL_S, _TRY_S = 900, 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +67,34 @@ CLIENTS = (
 )
 
 
-def attempt(command: list[str], feature: str, server: dict[str, str]) -> str | None:
-    """What it came to: `works`, why not, or None where the client has no such feature."""
-    environment = os.environ | server
+def attempt(command: list[str], features: tuple[str, ...], server: dict[str, str]) -> dict[str, str]:
+    """What each came to: `works`, or why not. A feature that the client does not have is left out. A program tries them
+    all in one process, one after the other: to load some clients takes longer than to try them."""
+    came_to: dict[str, str] = {}
+    while left := [feature for feature in features if feature not in came_to]:
+        ended, said = _run_program([*command, *left], server)
+        for line in said:
+            with suppress(ValueError, KeyError, TypeError):  # what else a client prints
+                found = json.loads(line)
+                came_to[found["feature"]] = str(found["came_to"])
+        if under_way := [feature for feature in left if feature not in came_to]:
+            came_to[under_way[0]] = ended
+    return {feature: what for feature, what in came_to.items() if what != ABSENT}
+
+
+def _run_program(command: list[str], server: dict[str, str]) -> tuple[str, list[str]]:
+    """How it ended, and its lines."""
     try:
         done = subprocess.run(
-            [*command, feature], env=environment, capture_output=True, text=True, timeout=_TRY_S, cwd=PROGRAMS
+            command, env=os.environ | server, capture_output=True, text=True, timeout=_TRY_S, cwd=PROGRAMS
         )
-    except subprocess.TimeoutExpired:
-        return f"no end in {_TRY_S} s"
-    if done.returncode == ABSENT:
-        return None
-    if done.returncode == 0:
-        return "works"
-    return (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:][0] if done.stdout or done.stderr else "failed"
+    except subprocess.TimeoutExpired as late:
+        return f"no end in {_TRY_S} s", _text(late.stdout).splitlines()
+    return ((done.stderr.strip() or "failed").splitlines()[-1])[:300], done.stdout.splitlines()
+
+
+def _text(given: bytes | str | None) -> str:
+    return given.decode("utf-8", "replace") if isinstance(given, bytes) else given or ""
 
 
 def _run(*command: str) -> None:

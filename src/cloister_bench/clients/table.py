@@ -50,7 +50,7 @@ class Trial:
 
     def run(self, server: Server, clients: tuple[Client, ...], folder: Path) -> None:
         begun, plan = perf_counter(), self._results.plan
-        self._bars.begin("clients", len(clients) * len(plan.levels) * len(plan.features))
+        self._bars.begin("clients", len(clients) * len(plan.levels))
         for client in clients:
             self._bars.say(f"{client.name}: installing")
             try:
@@ -66,12 +66,11 @@ class Trial:
         for level in self._results.plan.levels:
             given = {"CLIENT_URL": url, "CLIENT_KEY": server.api_key or "-", "CLIENT_MODEL": server.model}
             given |= {"CLIENT_LEVEL": level, "CLIENT_CLASS": "cloister" if client.is_ours else "openai"}
-            for feature in self._results.plan.features:
-                self._bars.advance(f"{client.name}, {level}, {feature}")
-                came_to = attempt(command, feature, given)
-                if came_to is not None:
-                    cell = {"client": client.name, "level": level, "feature": feature, "came_to": came_to}
-                    self._results.cells.append(cell)
+            self._bars.advance(f"{client.name}, {level}")
+            for feature, came_to in attempt(command, self._results.plan.features, given).items():
+                cell = {"client": client.name, "level": level, "feature": feature, "came_to": came_to}
+                self._results.cells.append(cell)
+            self._save()
 
     @contextmanager
     def _reached(self, client: Client, server: Server, folder: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.engine.drafts import propose
 from cloister.errors import InvalidRequest
 from cloister.levels import LEVELS, MPC
 from cloister.messages.generation import Progress, Tokens
@@ -16,7 +17,6 @@ from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
 from cloister_mpc.client.passes import TokenPasses
 from cloister_mpc.messages import Answer
 
-LONGEST, SHORTEST = 4, 2
 """How many of the last tokens must have occurred before: as many as possible; one alone says too little."""
 
 SECONDS_BETWEEN_NEWS = 0.5
@@ -73,18 +73,6 @@ def _given(request: Request, opened: NDArray[np.generic], draft: Sequence[int], 
         if finish is not None or column == len(draft) or token != draft[column]:
             break
     return Tokens(request.id, tuple(tokens), tuple(scores) if params.logprobs is not None else None, finish=finish)
-
-
-def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most `most` tokens that may come next; none where the last tokens have not occurred before."""
-    if most < 1:
-        return ()
-    for length in range(min(LONGEST, len(tokens) - 1), SHORTEST - 1, -1):
-        last = tuple(tokens[-length:])
-        for start in range(len(tokens) - length - 1, -1, -1):
-            if tuple(tokens[start : start + length]) == last:
-                return tuple(tokens[start + length : start + length + most])
-    return ()
 
 
 class Drafts:

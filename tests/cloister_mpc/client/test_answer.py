@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.engine.drafts import propose
 from cloister.messages.generation import Progress
 from cloister.messages.types import SamplingParams
-from cloister_mpc.client.answer import Drafts, FromLogits, OnShares, Pace, chooser_for, gumbel, propose
+from cloister_mpc.client.answer import Drafts, FromLogits, OnShares, Pace, chooser_for, gumbel
 
 V = 8
 LOGITS = np.array([0.0, 2.0, 1.0, -1.0, 0.5, 0.0, -3.0, 1.5], dtype=np.float32)
@@ -65,13 +66,6 @@ def test_a_drafts_columns_are_dealt_as_if_it_came_true() -> None:
 
 
 tokens = st.lists(st.integers(0, 5), min_size=1, max_size=40)
-
-
-def test_what_followed_before_is_proposed() -> None:
-    assert propose([1, 2, 3, 4, 9, 1, 2], 2) == (3, 4)
-    assert propose([1, 2, 7, 1, 2, 8, 1, 2], 1) == (8,)  # the latest occurrence counts
-    assert propose([5, 1, 2, 7, 6, 1, 2, 8, 5, 1, 2], 1) == (7,)  # a longer match counts more
-    assert propose([1, 2, 3], 4) == () and propose([1], 4) == ()
 
 
 @given(tokens, st.integers(0, 6))

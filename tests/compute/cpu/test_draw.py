@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -128,3 +129,25 @@ def test_rows_that_do_not_fit_never_reach_c(kernels: NativeKernels) -> None:
         kernels.draw(torch.zeros(1, 17), how(1))
     with pytest.raises(ValueError, match="each row"):
         kernels.draw(torch.zeros(2, WIDTH), how(1))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=st.lists(st.sampled_from([0, 2**64 - 1, 1, 2**63, 0xDEADBEEF12345678]), min_size=1, max_size=20))
+def test_a_mask_leaves_what_has_a_bit_and_nothing_else(kernels: NativeKernels, words: list[int]) -> None:
+    """Whether the row is longer or shorter than the mask."""
+    row = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    masked = row.clone()
+    kernels.mask(masked, np.array(words, dtype=np.uint64).view(np.uint8))
+    bits = [word >> at & 1 for word in words for at in range(64)]
+    allowed = torch.tensor([*bits, *[0] * WIDTH][:WIDTH], dtype=torch.bool)
+    assert torch.equal(masked[allowed], row[allowed]) and masked[~allowed].isneginf().all()
+
+
+def test_a_mask_that_is_not_whole_is_refused(kernels: NativeKernels) -> None:
+    row, mask = torch.zeros(128), np.zeros(16, dtype=np.uint8)
+    for wrong in (torch.zeros(100), torch.zeros(256)[::2], torch.zeros(2, 64), torch.zeros(128, dtype=torch.float64)):
+        with pytest.raises(ValueError, match="row"):
+            kernels.mask(wrong, mask)
+    for bits in (mask[:12], mask[1:9], np.zeros(32, dtype=np.uint8)[::2], mask.view(np.int8)):
+        with pytest.raises(ValueError, match="whole words"):
+            kernels.mask(row, bits)

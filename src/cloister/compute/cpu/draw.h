@@ -23,6 +23,19 @@ struct draw {
     int rows, width;
 };
 
+/* Of a row of logits what `allowed` has a bit for, the lowest first: 64 tokens in each of its words, none beyond them. */
+static void mask_row(float *row, const uint64_t *allowed, int words, int width) {
+    for (int word = 0; 64 * word < width; word++) {
+        uint64_t bits = word < words ? allowed[word] : 0;
+        float *here = row + 64 * word;
+        if (bits == ~(uint64_t)0) continue;
+        for (int i = 0; i < 64; i += WIDTH) {
+            ints on = ((all_ints((int32_t)(bits >> i & 0xffff)) >> LANE) & 1) != 0;
+            store(here + i, bits ? pick(on, load(here + i), all(MINUS_INFINITY)) : all(MINUS_INFINITY));
+        }
+    }
+}
+
 static inline uint32_t bits_of(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);

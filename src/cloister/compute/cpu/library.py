@@ -50,6 +50,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "attention": [c_void_p, c_void_p, c_int],
     "run_layers": [c_void_p, c_int, c_void_p, c_void_p, c_int, *([c_void_p] * 4), c_size_t, c_void_p, c_void_p],
     "draw": [c_void_p],
+    "mask": [c_void_p, c_void_p, c_int, c_int],
     "use": [c_int],
     "compare": [c_void_p],
     "withdraw": [c_void_p, c_int],

@@ -297,4 +297,6 @@ API void cloister_compare(struct comparing *given) { comparing = given; }
 /* How many members may be at work at once: the scratch of cloister_draw has a part for each. */
 API int cloister_members(void) { return team.members; }
 
+API void cloister_mask(float *row, const uint64_t *allowed, int words, int width) { mask_row(row, allowed, words, width); }
+
 API void cloister_draw(const struct draw *job) { share_out(draw_row, job, job->rows); }

@@ -6,15 +6,17 @@ from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cloister.compute.base import PHASES, AttentionShape, CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.cpu import library as c
 from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
 from cloister.compute.cpu.start import Starting
 from cloister.compute.host_cache import HostCache, on_host
-from cloister.compute.layer import Angles, Beginning, DrawRows, Draws, Gate, Layer, Packed, quantised
-from cloister.compute.layout import Batch
+from cloister.compute.layer import Angles, Beginning, DrawRows, Draws, Gate, Layer, MaskRow, Packed, quantised
+from cloister.compute.layout import QUERIES_PER_TILE, Batch, tiles_of
 from cloister.cores import usable_cores
 from cloister.errors import ModelUnsupported, SetupError
 from cloister.link.memory import LinkShape
@@ -23,8 +25,11 @@ PANEL = 32
 LANES = 16
 DEPTH = 64
 MAX_INT8_K = 1 << 17  # a sum of 128 · 127 as often is below 2^31
+MASKED = 64  # tokens of a word of a mask
 MAX_DIM = 256
 MAX_QUERIES = 128
+MAX_CORES = 256
+TILES_PER_CORE = 4  # at least, counted for each KV head, so that the cores end at about the same time
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 PLAIN, ADD = 0, 1
 Pointer = POINTER(c.LayerStruct)
@@ -53,6 +58,8 @@ class NativeKernels(Kernels):
         self._buffers: dict[str, torch.Tensor] = {}
         self._attention = c.AttentionStruct()
         self._prepared: tuple[Batch, HostCache] | None = None
+        self._tiling: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._cores = MAX_CORES
         self._asked: c.AskingStruct | None = None
         self._remote = torch.empty(0, dtype=torch.int32)
         self._phases = (c_uint64 * len(PHASES))()
@@ -133,6 +140,7 @@ class NativeKernels(Kernels):
         return int(self.library.cloister_start(threads or usable_cores()))
 
     def use_cores(self, cores: int) -> None:
+        self._cores = cores
         self.library.cloister_use(cores)
 
     def take_short_turns(self) -> None:
@@ -203,6 +211,17 @@ class NativeKernels(Kernels):
     @property
     def draw_rows(self) -> DrawRows:
         return self.draw
+
+    @property
+    def mask_row(self) -> MaskRow:
+        return self.mask
+
+    def mask(self, row: torch.Tensor, allowed: NDArray[np.uint8]) -> None:
+        if row.dtype != torch.float32 or not row.is_contiguous() or row.dim() != 1 or len(row) % MASKED:
+            raise ValueError("logits to mask must be one contiguous row of whole vectors")
+        if allowed.dtype != np.uint8 or not allowed.flags.c_contiguous or len(allowed) % 8 or allowed.ctypes.data % 8:
+            raise ValueError("a mask must be whole words")
+        self.library.cloister_mask(row.data_ptr(), allowed.ctypes.data, len(allowed) // 8, len(row))
 
     def draw(self, rows: torch.Tensor, how: Draws) -> torch.Tensor:
         """The rows' width is a multiple of the lanes: see draw.h."""
@@ -281,12 +300,11 @@ class NativeKernels(Kernels):
         job = self._attention
         job.tables, job.table_stride = batch.tables.data_ptr(), batch.tables.shape[1]
         job.span, job.position = batch.span.data_ptr(), batch.positions.data_ptr()
-        job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
         job.segments, job.counts = batch.segments.data_ptr(), batch.counts.data_ptr()
         job.block = cache.block
-        job.tiles, job.kv_heads, job.dim, job.bf16 = len(batch.tile_row), cache.shape.kv_heads, dim, self._bf16
+        job.kv_heads, job.dim, job.bf16 = cache.shape.kv_heads, dim, self._bf16
         job.remote = job.parts = None
-        self._prepared, self._asked = (batch, cache), None
+        self._prepared, self._asked, self._tiling = (batch, cache), None, None
         return cache
 
     def _asking(self, step: Step) -> Any:
@@ -307,9 +325,12 @@ class NativeKernels(Kernels):
         job = self._attention
         assert self._prepared is not None
         batch = self._prepared[0]
-        queries = int(batch.tile_rows.max()) * (heads // job.kv_heads)
-        if heads % job.kv_heads or queries > MAX_QUERIES:
+        group = heads // job.kv_heads
+        if heads % job.kv_heads or group > MAX_QUERIES:
             raise ModelUnsupported(f"{heads} heads over {job.kv_heads} are not supported by the native kernels.")
+        if self._tiling is None:
+            tiles, lengths = self._tiling = self._tiles_of(batch, group)
+            job.tiles, job.tile_row, job.tile_rows = len(tiles), tiles.data_ptr(), lengths.data_ptr()
         job.heads = heads
         if angles is not None:
             job.rotation_cosine, job.rotation_sine = angles.rotation_cosine.data_ptr(), angles.rotation_sine.data_ptr()
@@ -320,6 +341,14 @@ class NativeKernels(Kernels):
             asking = sum(len(remote.rows) for remote in batch.remotes)
             job.parts = self._buffer("parts", asking * 2, heads * (job.dim + 2)).data_ptr()
         return job
+
+    def _tiles_of(self, batch: Batch, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Long tiles read a long prompt's keys and values a few times only; short ones keep every core busy."""
+        if len(batch.tile_row) == batch.rows:
+            return batch.tile_row, batch.tile_rows
+        cores = min(self._cores, self.library.cloister_members())
+        shared = batch.rows * self._attention.kv_heads // (TILES_PER_CORE * cores) if cores > 1 else MAX_QUERIES
+        return tiles_of(batch, max(1, QUERIES_PER_TILE // group, min(shared, MAX_QUERIES // group)))
 
 
 class CpuDevice(Device):

@@ -1,4 +1,5 @@
-"""What every program runs: `python program.py FEATURE`, the server in the environment. Exit status 0: it did."""
+"""What every program runs: `python program.py FEATURE …`, the server in the environment. It prints what
+each feature came to, in a line of JSON."""
 
 import asyncio
 import json
@@ -39,14 +40,17 @@ def check_city(arguments):
 
 
 def run(features):
-    """Run the feature that the command line names. Status 3: this client has no such feature."""
-    feature = features.get(sys.argv[1])
-    if feature is None:
-        sys.exit(3)
+    for name in sys.argv[1:]:
+        has = name in features and not (name == "readme" and LEVEL == "obfuscated")  # there no README marks a secret
+        came_to = _tried(features[name]) if has else "absent"
+        print(json.dumps({"feature": name, "came_to": came_to}), flush=True)
+
+
+def _tried(feature):
     try:
         done = feature()
         if asyncio.iscoroutine(done):
             asyncio.run(done)
     except Exception as wrong:
-        print(f"{type(wrong).__name__}: {wrong}".splitlines()[0][:300])
-        sys.exit(1)
+        return f"{type(wrong).__name__}: {wrong}".splitlines()[0][:300]
+    return "works"

@@ -29,4 +29,15 @@ def call():
     check(_place(instructor.Mode.TOOLS).city)
 
 
+class User(BaseModel):
+    name: str
+    age: int
+
+
+def readme():
+    messages = [{"role": "user", "content": "John is 25 years old"}]
+    made = instructor.from_openai(client)
+    check(made.chat.completions.create(model=MODEL, response_model=User, messages=messages).age is not None)
+
+
 run(globals())

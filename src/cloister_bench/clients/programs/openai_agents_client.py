@@ -2,11 +2,14 @@ from typing import Literal
 
 from agents import (
     Agent,
+    MaxTurnsExceeded,
+    ModelBehaviorError,
     ModelSettings,
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
     Runner,
     function_tool,
+    set_default_openai_client,
     set_tracing_disabled,
 )
 from asked import HEADERS, HISTORY, KEY, MODEL, QUESTION, URL, check, run, weather
@@ -62,6 +65,23 @@ def responses():
     """Its default. An answer that its limit cuts is an error there, so this one has a form that ends."""
     agent = Agent("one", model=by_responses, model_settings=LONG, output_type=Place)
     check(Runner.run_sync(agent, QUESTION).final_output.city)
+
+
+def readme():
+    """Its default model, with the history of a call and its result; the model may never stop calling."""
+
+    @function_tool
+    def get_weather(city: str) -> str:
+        return f"The weather in {city} is sunny."
+
+    set_default_openai_client(client, use_for_tracing=False)
+    helpful = Agent("Assistant", instructions="You are a helpful assistant", model=MODEL, model_settings=LONG)
+    with_tool = helpful.clone(tools=[get_weather], model_settings=ModelSettings(max_tokens=200, tool_choice="required"))
+    try:
+        Runner.run_sync(with_tool, "What's the weather in Tokyo?", max_turns=3)
+        Runner.run_sync(helpful, "Write a haiku about recursion in programming.")
+    except (MaxTurnsExceeded, ModelBehaviorError) as wrong:
+        check(isinstance(wrong, MaxTurnsExceeded) or "incomplete" in str(wrong), str(wrong))
 
 
 run(globals())

@@ -1,4 +1,4 @@
-// The SDK of OpenAI for Node: `node openai_node.mjs FEATURE`; see asked.py.
+// The SDK of OpenAI for Node: `node openai_node.mjs FEATURE …`; see asked.py.
 import OpenAI from "openai";
 
 const { CLIENT_URL: baseURL, CLIENT_KEY: apiKey, CLIENT_MODEL: model, CLIENT_LEVEL: level } = process.env;
@@ -36,7 +36,7 @@ const features = {
     check(JSON.parse(say(answer).content).city);
   },
   call: async () => {
-    const asked = { model, max_tokens: 200, messages, tools, tool_choice: "required" };
+    const asked = { model, max_tokens: 200, messages, tools, tool_choice: "required", parallel_tool_calls: false };
     check(JSON.parse(say(await client.chat.completions.create(asked)).tool_calls[0].function.arguments).city);
   },
   result: async () => {
@@ -51,11 +51,12 @@ const features = {
   embeddings: async () => check((await client.embeddings.create({ model, input: ["one", "two"] })).data.length === 2),
 };
 
-const feature = features[process.argv[2]];
-if (!feature) process.exit(3);
-try {
-  await feature();
-} catch (wrong) {
-  console.log(`${wrong.constructor.name}: ${wrong.message}`.split("\n")[0].slice(0, 300));
-  process.exit(1);
+for (const feature of process.argv.slice(2)) {
+  let came_to = features[feature] ? "works" : "absent";
+  try {
+    await features[feature]?.();
+  } catch (wrong) {
+    came_to = `${wrong.constructor.name}: ${wrong.message}`.split("\n")[0].slice(0, 300);
+  }
+  console.log(JSON.stringify({ feature, came_to }));
 }

@@ -42,7 +42,7 @@ def schema():
 
 def call():
     answer = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=200
+        model=MODEL, messages=MESSAGES, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, max_tokens=200
     ).choices[0]
     check(answer.finish_reason in ("tool_calls", "stop") and answer.message.tool_calls[0].function.name == "weather")
     check_city(answer.message.tool_calls[0].function.arguments)

@@ -1,9 +1,10 @@
+from contextlib import suppress
 from typing import Literal
 
 from asked import HEADERS, KEY, MODEL, QUESTION, URL, check, run, weather
 from openai import AsyncOpenAI
-from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput
+from pydantic import BaseModel, Field
+from pydantic_ai import Agent, NativeOutput, RunContext, UsageLimitExceeded, UsageLimits
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -51,6 +52,32 @@ def result():
 
 def responses():
     check(Agent(OpenAIResponsesModel(MODEL, provider=provider)).run_sync(QUESTION, model_settings=SHORT).output)
+
+
+class SupportOutput(BaseModel):
+    support_advice: str = Field(description="Advice returned to the customer")
+    block_card: bool = Field(description="Whether to block the customer's card")
+    risk: int = Field(description="Risk level of query", ge=0, le=10)
+
+
+def readme():
+    """Its greeting, and its bank: the model may never stop asking for the balance."""
+    concise = Agent(model, instructions="Be concise, reply with one sentence.", model_settings=LONG)
+    check(concise.run_sync('Where does "hello world" come from?').output)
+    support = Agent(model, deps_type=int, output_type=SupportOutput, model_settings=LONG)
+
+    @support.instructions
+    def name(context: RunContext[int]) -> str:
+        return f"You are a support agent in our bank. The customer's id is {context.deps}."
+
+    @support.tool
+    def customer_balance(context: RunContext[int], include_pending: bool) -> str:
+        """The customer's current account balance."""
+        return "123.45" if include_pending else "100.00"
+
+    with suppress(UsageLimitExceeded):
+        limits = UsageLimits(request_limit=3)
+        check(support.run_sync("What is my balance?", deps=123, usage_limits=limits).output.risk <= 10)
 
 
 run(globals())
