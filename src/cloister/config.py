@@ -122,8 +122,9 @@ class GatewaySettings(_Frozen):
 
 
 class EngineSettings(_Frozen):
-    kind: EngineChoice = option(
-        "own", "What decodes. vllm, at the level open alone: after `make vllm`; see docs/engines.md.", name="engine"
+    kind: EngineChoice = option("own", "What decodes. vllm: after `make vllm`; see docs/engines.md.", name="engine")
+    tensor_parallel: int = option(
+        1, "With --engine vllm: processes that share each layer; more than one are not sealed.", ge=1, le=64
     )
     dtype: Dtype = option("bf16", "Precision of weights and arithmetic.")
     weights: WeightFormat = option("as-dtype", "int8: on a CPU, half the memory and faster; answers differ slightly.")

@@ -8,16 +8,22 @@ DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 Argument = str | int | bool
 
 
+BLOCK_TOKENS = 32  # vLLM's kernels on a CPU take multiples of it
+
+
 def arguments_of(settings: EngineSettings) -> dict[str, Argument]:
-    """Without the model's folder. Nothing is compiled, nothing is reused, and no worker is started."""
+    """Without the model's folder. Nothing is compiled."""
     given: dict[str, Argument] = {
         "dtype": DTYPES[settings.dtype],
-        "distributed_executor_backend": "uni",
-        "enable_prefix_caching": False,
+        "block_size": BLOCK_TOKENS,
+        "distributed_executor_backend": "uni" if settings.tensor_parallel == 1 else "mp",
+        "enable_prefix_caching": True,  # blocks are found by names that `reuse` gives
         "enforce_eager": True,
         "kv_cache_memory_bytes": settings.kv_cache_mib * MIB,
         "max_num_batched_tokens": max(settings.chunk_tokens, settings.max_running),
         "max_num_seqs": settings.max_running,
+        "scheduling_policy": "priority",  # what asks vaults is preempted last
+        "tensor_parallel_size": settings.tensor_parallel,
     }
     if settings.max_context:
         given["max_model_len"] = settings.max_context

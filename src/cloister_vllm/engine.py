@@ -1,37 +1,49 @@
-"""The contract of engines over vLLM's core. Requests wait here: the tenant with least service goes first, not the first
-that came. No part of a prompt is reused; links and partitions are refused."""
+"""The contract of engines over vLLM's core. Requests wait here: the tenant with least service goes first. One whose
+prompt is in a vault waits until its whole answer has room: vLLM would compute a preempted one again, and a vault
+answers each question once."""
 
 import logging
-from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
+from cloister.compute.layout import Remote
 from cloister.config import EngineSettings
 from cloister.engine.base import Engine, EngineRequest
 from cloister.errors import (
     CloisterError,
     InvalidRequest,
-    PromptTooLong,
     ProtocolError,
-    QueueFull,
     ServiceUnavailable,
     VaultLost,
     where_raised,
 )
-from cloister.fairness import ServiceMeter, payer_of
+from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import FinishReason
-from cloister_vllm.arguments import unserved
+from cloister_vllm.checks import check
 from cloister_vllm.core import Core, Made
+from cloister_vllm.queue import Queue
+from cloister_vllm.reuse import Reuse
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Running:
     request: EngineRequest
+    most: int
     charged: bool = False
+
+    @property
+    def link(self) -> int | None:
+        return self.request.partitions[0].link if self.request.partitions else None
+
+    @property
+    def positions(self) -> int:
+        """At its end."""
+        return (1 if self.request.partitions else len(self.request.prompt)) + self.most
 
 
 class VllmEngine(Engine):
@@ -41,9 +53,11 @@ class VllmEngine(Engine):
         self._core, self._settings = core, settings
         self.max_context = core.max_context
         self._meter = ServiceMeter()
-        self._waiting: dict[str, deque[EngineRequest]] = {}  # by payer
+        self._queue = Queue(settings, self._meter)
         self._running: dict[int, Running] = {}
-        self._links: set[int] = set()
+        self._links: dict[int, str] = {}  # why each is not to be asked
+        self._reuse = Reuse(core.block_tokens)
+        self._reserved = 0  # blocks, for the whole answers of requests that ask vaults
         self._steps = self._prompt_tokens = self._output_tokens = 0
         self._step_failed = False
 
@@ -53,26 +67,33 @@ class VllmEngine(Engine):
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._waiting)
+        return bool(self._running or self._queue)
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return len(self._queue)
 
     def submit(self, request: EngineRequest) -> Accepted | Failed:
         try:
-            self._check(request)
+            if request.request_id in self._running or request.request_id in self._queue:
+                raise InvalidRequest("A request of this id is under way.", param="request_id")
+            for partition in request.partitions:
+                if reason := self._links.get(partition.link, "vault_lost"):
+                    raise VaultLost.because(reason)
+            check(request, self._core)
+            self._queue.enter(request)
         except CloisterError as error:
             return failed(request.request_id, error)
         self._meter.arrive(request.tenant)
-        self._waiting.setdefault(payer_of(request.tenant), deque()).append(request)
         return Accepted(request.request_id)
 
     def cancel(self, request_id: int) -> Tokens | None:
-        if (running := self._running.pop(request_id, None)) is not None:
+        if (running := self._running.get(request_id)) is not None:
             self._core.abort(request_id)
-            self._meter.leave(running.request.tenant)
-        elif not self._leave_queue(request_id):
+            self._end(running)
+        elif (request := self._queue.leave(request_id)) is not None:
+            self._forget(request)
+        else:
             return None
         return Tokens(request_id, finish="cancelled")
 
@@ -83,22 +104,33 @@ class VllmEngine(Engine):
         self._steps += 1
         try:
             messages = self._admit()
-            for made in self._core.step():
-                messages += self._message(made)
+            made = self._core.step()
+            broken = self._core.broken()
+            for each in made:
+                if (running := self._running.get(each.number)) is not None and running.link not in broken:
+                    messages += self._message(running, each)
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
             return self._fail_all(error)
+        for link, reason in broken.items():
+            if link in self._links:
+                self._links[link] = reason
+            messages += self._fail_on(link, VaultLost.because(reason))
         return messages
 
     def take_failure(self) -> bool:
         was, self._step_failed = self._step_failed, False
         return was
 
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        self._reuse.label(request_id, public_tokens)
+
     def forget(self, tenant: str) -> None:
-        """There is no page to drop: nothing is found again."""
+        """Its blocks stay until they are overwritten, and no request finds them again."""
+        self._reuse.forget(tenant)
 
     def stats(self) -> Stats:
-        held = sum(-(-len(one.request.prompt) // self._core.block_tokens) for one in self._running.values())
+        held = sum(self._blocks_of(len(one.request.prompt) or 1) for one in self._running.values())
         return Stats(
             running=len(self._running),
             waiting=self.waiting,
@@ -110,67 +142,67 @@ class VllmEngine(Engine):
         )
 
     def attach_link(self, link: int, question: int, answer: int) -> None:
-        """It counts as broken: a request over it fails."""
+        """Until it is mapped it counts as malformed: the vault writes to it, so its content may be bad."""
         if link in self._links:
             raise ProtocolError("A link of this number is attached.")
-        self._links.add(link)
+        self._links[link] = "link_malformed"
+        with suppress(CloisterError, OSError):
+            self._core.attach(link, question, answer)
+            self._links[link] = ""
 
     def attach_exported_link(self, link: int, slot: int) -> None:
-        self.attach_link(link, -1, -1)
+        if link in self._links:
+            raise ProtocolError("A link of this number is attached.")
+        self._links[link] = "link_malformed"
 
     def detach_link(self, link: int) -> list[Failed]:
-        self._links.discard(link)
-        return []
+        if self._links.pop(link, None) is None:
+            return []
+        ended = self._fail_on(link, VaultLost.because("vault_lost"))
+        self._core.detach(link)
+        return ended
 
-    def _check(self, request: EngineRequest) -> None:
-        params, vocabulary = request.params, self._core.vocabulary
-        if request.partitions:
-            raise VaultLost.because("link_malformed")
-        if request.request_id in self._running or self._queued(request.request_id):
-            raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if not request.prompt:
-            raise InvalidRequest("The prompt is empty.", param="prompt", hint="Send at least one token.")
-        if not 0 <= min(request.prompt) <= max(request.prompt) < vocabulary:
-            raise InvalidRequest(f"The prompt has token ids outside the vocabulary of {vocabulary}.", param="prompt")
-        if params.logit_bias and max(params.logit_bias) >= vocabulary:
-            raise InvalidRequest(f"logit_bias has ids outside the vocabulary of {vocabulary}.", param="logit_bias")
-        if len(request.prompt) >= self.max_context:
-            raise PromptTooLong(
-                f"The prompt has {len(request.prompt)} tokens; prompt and answer together may have {self.max_context}.",
-                param="prompt",
-                hint="Shorten the prompt.",
-            )
-        reuses = request.policy != "none" or request.answered > 0
-        if found := unserved(params) or ("protection" if reuses else None):
-            raise InvalidRequest(f"The engine vllm does not serve {found} here.", param=found, hint="Leave it out.")
-        self._check_room(payer_of(request.tenant))
+    def _fail_on(self, link: int, error: VaultLost) -> list[Failed]:
+        lost = [one.request for one in self._running.values() if one.link == link]
+        for request in lost:
+            self._core.abort(request.request_id)
+            self._end(self._running[request.request_id])
+        for request in self._queue.leave_all_on(link):
+            self._forget(request)
+            lost.append(request)
+        return [failed(request.request_id, error) for request in lost]
 
-    def _check_room(self, payer: str) -> None:
-        mine, limits = len(self._waiting.get(payer, ())), self._settings
-        if self.waiting >= limits.max_waiting or mine >= limits.max_waiting_per_tenant:
-            raise QueueFull("Too many requests are waiting.", retry_after=1)
+    def _blocks_of(self, positions: int) -> int:
+        return -(-positions // self._core.block_tokens)
 
     def _admit(self) -> list[Tokens | Failed]:
         refused: list[Tokens | Failed] = []
-        while self._waiting and len(self._running) < self._settings.max_running:
-            payer = min(self._waiting, key=lambda one: (self._meter.served(one), one))
-            request = self._waiting[payer].popleft()
-            if not self._waiting[payer]:
-                del self._waiting[payer]
-            most = min(request.params.max_tokens, self.max_context - len(request.prompt))
+        while len(self._running) < self._settings.max_running and (request := self._queue.first()) is not None:
+            running = self._running_of(request)
+            needed = self._blocks_of(running.positions) if request.partitions else 0
+            if needed and self._reserved and self._reserved + needed > self._core.blocks:
+                break
+            self._queue.leave(request.request_id)
             try:
-                self._core.add(request.request_id, request.prompt, request.params, most)
+                self._core.add(self._reuse.job(request, self._remote(request), running.most))
             except ValueError:  # vLLM's own validation; its words may have the prompt's
-                self._meter.leave(request.tenant)
+                self._forget(request)
                 refused.append(failed(request.request_id, InvalidRequest("vLLM refuses these parameters.")))
                 continue
-            self._running[request.request_id] = Running(request)
+            self._running[request.request_id] = running
+            self._reserved += needed
             self._meter.charge(request.tenant, inputs=len(request.prompt))
         return refused
 
-    def _message(self, made: Made) -> list[Tokens | Failed]:
-        if (running := self._running.get(made.number)) is None:  # cancelled
-            return []
+    def _running_of(self, request: EngineRequest) -> Running:
+        """Of an answer that a vault began, the first token is made, and counts."""
+        began = 1 if request.partitions else 0
+        return Running(request, min(request.params.max_tokens, self.max_context - len(request.prompt)) - began)
+
+    def _remote(self, request: EngineRequest) -> Remote | None:
+        return Remote(request.partitions[0].link, request.partitions[0].slot) if request.partitions else None
+
+    def _message(self, running: Running, made: Made) -> list[Tokens | Failed]:
         request = running.request
         if not running.charged:
             running.charged = True
@@ -178,33 +210,29 @@ class VllmEngine(Engine):
         self._output_tokens += len(made.tokens)
         self._meter.charge(request.tenant, outputs=len(made.tokens))
         if made.finish is not None:
-            del self._running[made.number]
-            self._meter.leave(request.tenant)
+            self._end(running)
         if made.finish in ("failed", "cancelled"):
             return [failed(made.number, ServiceUnavailable("The engine ended this request.", hint="Try again."))]
         finish = cast("FinishReason | None", made.finish)
         return [Tokens(made.number, made.tokens, made.scores, finish=finish)]
 
+    def _end(self, running: Running) -> None:
+        del self._running[running.request.request_id]
+        if running.request.partitions:
+            self._reserved -= self._blocks_of(running.positions)
+        self._forget(running.request)
+
+    def _forget(self, request: EngineRequest) -> None:
+        self._reuse.ended(request.request_id)
+        self._meter.leave(request.tenant)
+
     def _fail_all(self, error: Exception) -> list[Tokens | Failed]:
         self._step_failed = True
         lost = [one.request for one in self._running.values()]
-        lost += [request for queue in self._waiting.values() for request in queue]
-        self._running.clear()
-        self._waiting.clear()
-        for request in lost:
-            self._meter.leave(request.tenant)
+        for one in list(self._running.values()):
+            self._end(one)
+        while (request := self._queue.first()) is not None:
+            self._queue.leave(request.request_id)
+            self._forget(request)
+            lost.append(request)
         return [failed(request.request_id, error) for request in lost]
-
-    def _queued(self, request_id: int) -> bool:
-        return any(one.request_id == request_id for each in self._waiting.values() for one in each)
-
-    def _leave_queue(self, request_id: int) -> bool:
-        for payer, queue in list(self._waiting.items()):
-            for request in queue:
-                if request.request_id == request_id:
-                    queue.remove(request)
-                    self._meter.leave(request.tenant)
-                    if not queue:
-                        del self._waiting[payer]
-                    return True
-        return False

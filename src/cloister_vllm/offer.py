@@ -10,12 +10,8 @@ from cloister.errors import SetupError
 from cloister.levels import LevelName
 from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
-from cloister.process.sandbox.layers import ON_A_GPU, Layer
 from cloister_vllm import VERSION
 from cloister_vllm.arguments import arguments_of, unserved
-from cloister_vllm.confine import APPLIED
-
-LATER = ON_A_GPU - {Layer.NO_DEVICES}  # layers of several processes on a GPU, of which there is none
 
 
 def environment_of_vllm() -> Path:
@@ -24,8 +20,7 @@ def environment_of_vllm() -> Path:
 
 
 class Vllm(ExternalEngine):
-    levels: tuple[LevelName, ...] = ("open",)
-    missing = tuple(layer.value for layer in Layer if layer not in APPLIED | LATER)
+    levels: tuple[LevelName, ...] = ("open", "shared", "partitioned", "isolated")
 
     def require(self, settings: Settings, folder: ModelFolder | None) -> None:
         python = self._python()

@@ -27,13 +27,13 @@ INTERNAL = {
     "gateway.max_connections_of_one",
 }
 """Limits of `cloister serve` that tests set and operators do not."""
-_SERVICE = "kind kv_cache_mib max_running max_waiting max_waiting_per_tenant"
+_SERVICE = "kind tensor_parallel kv_cache_mib max_running max_waiting max_waiting_per_tenant"
 _SERVICE_LINKS = "attention_processes link_deadline_ms private_layers speculate"
 HOST_INTERNAL = {"vault_deadline_s", *(f"engine.{name}" for name in f"{_SERVICE} {_SERVICE_LINKS}".split())}
 """A vault host has no service: these are the service's, or need the gateway's beat."""
 
 SERVE_OPTIONS = """
-    engine usage tokens-a-day requests-a-day tls-cert tls-key allow-origin log-format
+    engine tensor-parallel usage tokens-a-day requests-a-day tls-cert tls-key allow-origin log-format
     cloud node-name spent token-budget host port model served-model-name dtype weights keys threads kernels kv-cache-mib
     max-running chunk-tokens max-context max-waiting request-timeout drain beat verify max-vaults gpu-in-turns
     attention-processes private-layers watch-attention speculate tool-parser

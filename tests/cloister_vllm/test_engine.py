@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from cloister.compute.layout import Remote
 from cloister.config import EngineSettings
 from cloister.engine.base import EngineRequest
 from cloister.errors import ProtocolError
@@ -83,19 +85,87 @@ def test_what_it_cannot_serve_is_refused_by_name(wrong: dict[str, Any], param: s
     assert isinstance(refused, Failed) and refused.param == param and not engine.has_work and not core.order
 
 
-@pytest.mark.parametrize("reuse", [{"policy": "global"}, {"policy": "partition", "salt": "s"}, {"answered": 2}])
-def test_reuse_is_refused_until_it_is_isolated(reuse: dict[str, Any]) -> None:
+def test_a_replayed_answer_is_refused() -> None:
     engine, _ = made()
-    assert isinstance(engine.submit(EngineRequest(1, "a", PROMPT, SamplingParams(), **reuse)), Failed)
+    assert isinstance(engine.submit(EngineRequest(1, "a", PROMPT, SamplingParams(), answered=2)), Failed)
 
 
-def test_a_request_over_a_link_fails() -> None:
-    engine, _ = made()
-    engine.attach_exported_link(5, 0)
+def began(number: int, link: int = 5, first: int = 7, **more: Any) -> EngineRequest:
+    """An answer that a vault began."""
+    params = SamplingParams(**{"max_tokens": 4, **more})
+    return EngineRequest(number, "a", (), params, partitions=(Partition(link, 3, first),))
+
+
+def test_an_answer_that_a_vault_began_goes_on_after_its_first_token() -> None:
+    engine, core = made()
+    engine.attach_link(5, 0, 1)
+    engine.submit(began(1))
+    assert drain(engine)[1].tokens == [7, 7, 7] and core.jobs[1].remote == Remote(5, 3)
+    assert engine.stats().prompt_tokens == 0 and engine.detach_link(5) == [] and not core.links
+
+
+def test_a_link_that_is_missing_or_cannot_be_mapped_fails_its_requests() -> None:
+    engine, core = made()
+    engine.attach_exported_link(5, 0), engine.attach_link(6, -1, -1)
     with pytest.raises(ProtocolError):
-        engine.attach_exported_link(5, 0)
-    failed = engine.submit(EngineRequest(1, "a", (), SamplingParams(), partitions=(Partition(5, 0, 4),)))
-    assert isinstance(failed, Failed) and failed.code == "vault_lost" and engine.detach_link(5) == []
+        engine.attach_link(5, 0, 1)
+    failures = [engine.submit(began(number, link)) for number, link in enumerate((5, 6, 7))]
+    assert all(isinstance(one, Failed) and one.code == "vault_lost" for one in failures) and not core.jobs
+
+
+@pytest.mark.parametrize("wrong", ["origin", "made", "public", "several", "presence_penalty", "max_tokens", "nowhere"])
+def test_what_it_cannot_continue_is_refused(wrong: str) -> None:
+    """Tokens of a prompt or of another service's answer, several sequences, and what counts the first token."""
+    engine, core = made()
+    engine.attach_link(5, 0, 1)
+    request = began(1)
+    [one] = request.partitions
+    core.asks_vaults = wrong != "nowhere"
+    changed = {
+        "origin": {"partitions": (Partition(5, 3, 7, origin=9),)},
+        "made": {"made": ((1, 2),)},
+        "public": {"prompt": (1, 2), "public": 2},
+        "several": {"partitions": (one, Partition(5, 4, 7))},
+        "presence_penalty": {"params": SamplingParams(max_tokens=4, presence_penalty=0.5)},
+        "max_tokens": {"params": SamplingParams(max_tokens=1)},
+        "nowhere": {},
+    }[wrong]
+    assert isinstance(engine.submit(replace(request, **changed)), Failed) and not core.jobs and not engine.has_work
+
+
+def test_a_vault_that_fails_in_a_step_fails_its_requests_alone() -> None:
+    engine, core = made()
+    for link in (5, 6):
+        engine.attach_link(link, 0, 1)
+    engine.submit(began(1, 5)), engine.submit(began(2, 6)), engine.submit(asked(3))
+    core.late = {5: "vault_timeout"}
+    lost = [one for one in engine.step() if isinstance(one, Failed)]
+    assert [(one.request_id, one.code) for one in lost] == [(1, "vault_lost")]
+    core.late = {}
+    assert isinstance(engine.submit(began(4, 5)), Failed), "it is not asked again"
+    answers = drain(engine)
+    assert answers[2].finish == answers[3].finish == "length" and not engine.meter.active
+
+
+def test_a_vault_that_ends_takes_its_running_and_waiting_requests() -> None:
+    engine, core = made(max_running=1)
+    engine.attach_link(5, 0, 1)
+    engine.submit(began(1)), engine.submit(began(2)), engine.step()
+    assert {one.request_id for one in engine.detach_link(5)} == {1, 2}
+    assert not engine.has_work and not core.requests and not engine.meter.active
+
+
+def test_an_answer_waits_until_it_has_room_to_its_end() -> None:
+    """64 blocks of 32 hold two answers of 1,000 tokens: a third would be preempted, and asked for twice."""
+    engine, core = made()
+    core.max_context = engine.max_context = 1024
+    engine.attach_link(5, 0, 1)
+    for number in range(3):
+        engine.submit(began(number, max_tokens=1000))
+    engine.step()
+    assert list(core.jobs) == [0, 1]
+    engine.cancel(0), engine.step()
+    assert list(core.jobs) == [0, 1, 2]
 
 
 def test_queues_are_bounded_for_all_and_for_one_tenant() -> None:
@@ -116,7 +186,7 @@ def test_what_vllm_refuses_fails_alone_and_without_its_words() -> None:
 def test_a_failed_step_fails_every_request_without_its_words() -> None:
     engine, core = made(max_running=1)
     engine.submit(asked(1)), engine.submit(asked(2))
-    core.broken = True
+    core.breaks = True
     messages = engine.step()
     assert {one.request_id for one in messages if isinstance(one, Failed)} == {1, 2} and not engine.has_work
     assert "words" not in str([one.message for one in messages if isinstance(one, Failed)])

@@ -54,13 +54,14 @@ def test_what_that_file_imports_is_listed() -> None:
 
 
 def test_no_salt_of_a_client_has_a_way_to_vllm() -> None:
-    """Of all that `add` gives to vLLM, what could carry one is a constant."""
-    from cloister_vllm.core import Core
+    """Of all that `add` gives to vLLM, what could carry one is drawn here."""
+    from cloister_vllm.core import Job
     from cloister_vllm.names import VllmCore
 
-    assert list(inspect.signature(Core.add).parameters) == ["self", "number", "prompt", "params", "most"]
+    assert Job._fields == ("number", "prompt", "params", "most", "remote", "own", "public")
     source = inspect.getsource(VllmCore.add)
-    assert "cache_salt=None" in source and "extra_args" not in source and "kv_transfer" not in source
+    assert source.count("cache_salt=None if job.own else secrets.token_hex(16)") == 1
+    assert "extra_args" not in source and "kv_transfer" not in source
 
 
 @WITH_VLLM

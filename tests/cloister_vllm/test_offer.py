@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -14,18 +16,16 @@ from cloister.attest.profile import check_profile
 from cloister.config import ControllerSettings, EngineSettings, MpcSettings, Settings
 from cloister.controller import external_engine
 from cloister.controller.attested_settings import attested_settings
-from cloister.controller.external_engine import GROUP, find_engine
+from cloister.controller.external_engine import GROUP, find_engine, unverified
 from cloister.errors import SetupError
+from cloister.process.sandbox.layers import BEST_EFFORT
 from cloister_vllm import VERSION
 from cloister_vllm.arguments import arguments_of
-from cloister_vllm.confine import APPLIED
 from cloister_vllm.offer import Vllm
-
-ACCEPTED = {"allow_degraded_sandbox": True}
 
 
 def settings(engine: dict[str, Any] | None = None, **controller: Any) -> Settings:
-    controls = ControllerSettings(**{**ACCEPTED, **controller})
+    controls = ControllerSettings(**{"allow_degraded_sandbox": True, **controller})
     return Settings(engine=EngineSettings(kind="vllm", **(engine or {})), controller=controls, mpc=MpcSettings())
 
 
@@ -59,7 +59,7 @@ def test_without_its_environment_it_does_not_start(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (settings(allow_degraded_sandbox=False), "not sealed"),
+        (settings(allow_degraded_sandbox=False), "seccomp"),
         (settings(vault_host="10.0.0.2:7000"), "--vault-host"),
         (settings(release=Path("log")), "--release"),
         (settings(prefix_policy="global"), "--prefix-policy global"),
@@ -78,45 +78,74 @@ def test_evidence_names_engine_version_and_arguments(installed: None) -> None:
     given = settings({"dtype": "fp32", "kv_cache_mib": 256, "max_context": 2048})
     shown = attested_settings(given)
     assert find_engine(given) is not None and shown.engine == "vllm" and shown.mpc == "off"
-    for word in (VERSION, "dtype=float32", "enable_prefix_caching=False", "max_model_len=2048"):
+    for word in (VERSION, "dtype=float32", "block_size=32", "max_model_len=2048"):
         assert word in shown.engine_details and any(word in line for line in shown.in_words())
     assert all(f"{name}={value}" in shown.engine_details for name, value in arguments_of(given.engine).items())
     longest = settings({"kv_cache_mib": 10**9, "max_context": 10**9, "max_running": 10**6, "chunk_tokens": 10**9})
     assert len(attested_settings(longest).engine_details) < 512
 
 
-def test_it_offers_open_alone_and_names_every_layer_that_is_missing(installed: None) -> None:
+def test_it_offers_what_it_can_keep(installed: None) -> None:
     engine = find_engine(settings())
-    assert engine is not None and engine.levels == ("open",)
-    assert {"seccomp", "landlock", "empty_root", "pid_namespace", "no_devices"} <= set(engine.missing)
-    assert not APPLIED & set(engine.missing) and "network_namespace" not in engine.missing
+    assert engine is not None and engine.levels == ("open", "shared", "partitioned", "isolated")
     with pytest.raises(SetupError, match="sandbox"):
         check_profile(attested_settings(settings(profile="tenants")), "none", released=False)
 
 
+def test_verification_that_nobody_asked_for_is_off_and_any_other_is_refused(installed: None) -> None:
+    """No vault can compute vLLM's bits again."""
+    by_default = unverified(settings(verify="sample:0.1"))
+    assert attested_settings(by_default).verified == "off" and find_engine(by_default) is not None
+    for mode in ("sample:0.2", "late", "all"):
+        with pytest.raises(SetupError, match=f"--verify {mode}"):
+            find_engine(unverified(settings(verify=mode)))
+    own = Settings(controller=ControllerSettings(verify="sample:0.1"))
+    assert unverified(own) is own
+
+
 CONFINED = """
-import socket
-from cloister_vllm.confine import confine
-confine()
+import os, socket, threading
+from cloister_vllm.confine import confine, seal_engine
+take_files = confine()
+woken, tried, control = threading.Event(), [], socket.socket(fileno=CONTROL)
+def attempt(what, *given):
+    try:
+        what(*given)
+    except (OSError, RuntimeError) as refused:
+        return type(refused).__name__
+    return "done"
+def other():
+    woken.wait()
+    tried.append((attempt(os.listdir, "/"), attempt(open, "/etc/passwd"), attempt(open, "/x", "w")))
+thread = threading.Thread(target=other)
+thread.start()
 with socket.create_server(("127.0.0.1", 0)) as server:
     socket.create_connection(server.getsockname()).close()
-for place in (("127.0.0.1", PORT), ("192.0.2.1", 80)):
-    try:
-        socket.create_connection(place, timeout=2)
-    except OSError:
-        continue
-    raise SystemExit("it reached " + repr(place))
-try:
-    socket.sethostname("x")
-except PermissionError:
-    print("confined")
+places = ("127.0.0.1", PORT), ("192.0.2.1", 80)
+outside = [attempt(socket.create_connection, place, 2) for place in places]
+before = os.open("/etc/passwd", os.O_RDONLY), os.dup(1)
+report = seal_engine(take_files, control, allow_degraded=True)
+woken.set(), thread.join()
+after = attempt(open, "/etc/passwd"), attempt(os.fstat, before[0])
+control.send(repr((report.missing, outside, tried, after, os.getpid(), dict(os.environ))).encode())
+socket.socket()
+control.send(b"it made a socket")
 """
 
 
-def test_its_process_reaches_no_network_but_its_own_loopback() -> None:
+def test_its_process_has_a_network_of_its_own_and_is_sealed_but_for_one_layer() -> None:
+    """Also for a thread that ran before the seal. An attack ends it."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as outside:
-        program = CONFINED.replace("PORT", str(outside.getsockname()[1]))
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "confined", done.stdout + done.stderr
+        ours, theirs = socket.socketpair()
+        program = CONFINED.replace("PORT", str(outside.getsockname()[1])).replace("CONTROL", str(theirs.fileno()))
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=[theirs.fileno()])
+        theirs.close()
+        said, more = ours.recv(1 << 16), ours.recv(1 << 16)
+    assert said and not more and done.returncode == 128 + signal.SIGSYS, done.stderr
+    missing, reached, [(listed, read, written)], after, pid, environment = ast.literal_eval(said.decode())
+    assert set(missing) - BEST_EFFORT == {"seccomp"}
+    assert "done" not in (*reached, listed, read, written, *after) and pid == 1
+    assert set(environment) == {"TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
@@ -15,14 +16,13 @@ import pytest
 import pytest_asyncio
 
 from cloister.backend.base import OpenJob
-from cloister.config import EngineSettings
 from cloister.controller import process as controller_process
-from cloister.controller.engine_process import EngineProcess, digest_of_folder
+from cloister.controller.engine_process import digest_of_folder
 from cloister.errors import InvalidRequest, LevelUnavailable, ModelUnsupported, ServiceUnavailable
 from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister_vllm.offer import Vllm
-from tests.controller.node import RealNode, private
+from tests.controller.node import ENGINE, RealNode, private
 from tests.forkserver.model import save_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -38,10 +38,13 @@ class Played(Vllm):
         return [sys.executable, str(Path(__file__).with_name("fake_process.py"))]
 
 
-async def start(folder: ModelFolder) -> RealNode:
+async def start(folder: ModelFolder, *, knows: bool = False) -> RealNode:
+    """`knows`: our own engine knows the model, so there are vaults."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controller_process, "find_engine", lambda *_: Played())
-        return await RealNode.start(folder, EngineSettings(kind="vllm"), allow_degraded_sandbox=True)
+        patch.setattr(controller_process, "is_plain", lambda _: knows)
+        engine = ENGINE.model_copy(update={"kind": "vllm"})
+        return await RealNode.start(folder, engine, allow_degraded_sandbox=True, shared_policy="none", detector=False)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +65,7 @@ async def answer(node: RealNode, job: Any, params: SamplingParams = GREEDY) -> l
 
 def engine_pid(node: RealNode) -> int:
     compute = node.controller.compute
-    assert isinstance(compute, EngineProcess) and compute.service is not None
+    assert compute.service is not None
     pid = compute.service._handle.pid
     assert pid is not None
     return pid
@@ -71,7 +74,8 @@ def engine_pid(node: RealNode) -> int:
 async def test_it_answers_at_open_beside_others(node: RealNode) -> None:
     answers = await asyncio.gather(*(answer(node, OpenJob((at, *PROMPT), 0, "open")) for at in range(8)))
     assert answers == [[at, 5, 6, 7] for at in range(8)]
-    assert node.client.ready.levels == ("open",) and node.client.ready.kernels == "echo"
+    assert node.client.ready.levels == ("open", "shared") and node.client.ready.kernels == "echo"
+    assert await answer(node, OpenJob(PROMPT, 0, "shared")) == [5, 6, 7, 8]
 
 
 async def test_other_levels_and_fields_are_refused_with_the_reason(node: RealNode) -> None:
@@ -86,7 +90,8 @@ async def test_other_levels_and_fields_are_refused_with_the_reason(node: RealNod
 async def test_the_statement_has_the_folders_digest_and_the_missing_layers(node: RealNode, tiny: ModelFolder) -> None:
     statement = await node.controller.attestation._statement()
     assert statement.weights == digest_of_folder(tiny.path) and statement.settings.engine == "vllm"
-    assert "seccomp" in statement.missing_layers and statement.settings.sandbox == "degraded"
+    assert statement.missing_layers == ("no_swap",), "what the engine's process says"
+    assert statement.settings.sandbox == "degraded" and statement.settings.verified == "off"
 
 
 async def test_a_killed_engine_fails_its_requests_and_is_back(node: RealNode) -> None:
@@ -104,9 +109,45 @@ async def test_a_killed_engine_fails_its_requests_and_is_back(node: RealNode) ->
 async def _is_back(node: RealNode) -> None:
     while True:
         with suppress(ServiceUnavailable):
-            if (await node.client.stats()).levels == ("open",):
+            if "open" in (await node.client.stats()).levels:
                 return
         await asyncio.sleep(0.05)
+
+
+async def test_with_vaults_a_private_answer_goes_on_in_the_engine_and_a_verified_one_in_its_vault(
+    tmp_path: Path,
+) -> None:
+    """Our own engine plays the other one, so that the answers can be compared."""
+    folder = save_model(tmp_path)
+    (folder.path / "asks").touch()
+    node = await start(folder, knows=True)
+    try:
+        assert node.client.ready.levels == ("open", "shared", "partitioned", "isolated")
+        assert "obfuscated" in node.client.ready.why_not
+        compute = node.controller.compute
+        alone = await answer(node, private("my words", "s1", level="isolated"))
+        before = (await node.client.stats()).steps
+        assert await answer(node, private("my words", "s2")) == alone
+        assert (await node.client.stats()).steps == before + len(alone) - 1, "all but the first"
+        verified = dataclasses.replace(private("my words", "s3"), verify=True)
+        assert await answer(node, verified) == alone
+        assert (await node.client.stats()).steps == before + len(alone) - 1, "its vault made it"
+        pid = engine_pid(node)
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            await _is_back(node)
+        assert await answer(node, private("my words", "s4")) == alone and engine_pid(node) != pid
+        assert compute.has_vaults
+    finally:
+        await node.close()
+
+
+async def test_an_engine_that_decodes_wrongly_is_not_offered(tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    for name in ("asks", "lies"):
+        (folder.path / name).touch()
+    with pytest.raises(ModelUnsupported, match="'partitioned', fails"):
+        await start(folder, knows=True)
 
 
 async def test_a_model_that_it_refuses_ends_the_start_with_its_reason(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     private_layers: Annotated[int, Meta(ge=0, le=64)] = 0  # a model's first, which vaults compute alone
     cloud: Annotated[str, Meta(max_length=64)] = ""  # SHA-256, in hex, of the list of nodes and token keys
     profile: Profile = "lab"  # what the node calls itself; a client compares the settings with what that demands
-    engine: Engine = "own"  # what decodes; another than our own is neither measured nor sealed
+    engine: Engine = "own"  # what decodes; no release measures another than our own
     engine_details: Annotated[str, Meta(max_length=512)] = ""  # of another engine: its version and arguments
     weights: Weights = "bf16"  # their form; int8 answers a little differently
 

@@ -28,7 +28,7 @@ def serve(settings: Settings) -> None:
     from cloister.certificate import read_certificate
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
-    from cloister.controller.external_engine import find_engine
+    from cloister.controller.external_engine import find_engine, unverified
     from cloister.controller.external_level import find_offer, measured_packages
     from cloister.controller.vault_host import check_remote_vaults
     from cloister.keys import load_keys
@@ -40,6 +40,7 @@ def serve(settings: Settings) -> None:
 
     with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.
+        settings = unverified(settings)
         load_keys(settings.gateway)
         read_certificate(settings.gateway)
         reserved = reserve_port(settings.gateway)

@@ -10,7 +10,7 @@ from cloister.controller.attention import AttentionProcesses, LinkSlots
 from cloister.controller.forkserver import ForkServer, link_shape, seal_weights
 from cloister.controller.mps import mps_for
 from cloister.controller.relay import Relay
-from cloister.controller.service import Service
+from cloister.controller.service import Service, Starter
 from cloister.controller.vault_host import VaultHostClient
 from cloister.levels import Decodes
 from cloister.link.memory import LinkShape
@@ -30,6 +30,8 @@ ReachVaultHost = Callable[[int, LinkShape], Awaitable[VaultHostClient | None]]  
 
 class ComputeProcesses:
     """`on_up` is called when a service has started; `on_down` with what decoded in the processes that ended."""
+
+    has_vaults = True
 
     def __init__(
         self,
@@ -105,9 +107,10 @@ class ComputeProcesses:
         if self.service is not None:
             return
         patience = SILENT["service"].beyond(self._settings.controller.service_deadline_s)
-        service = Service(forkserver, self._relay.from_service, self._service_ended, patience)
+        starter, start_s = self._starter(forkserver)
+        service = Service(starter, self._relay.from_service, self._service_ended, patience)
         try:
-            self.ready = await service.ready(SERVICE_START_S)
+            self.ready = await service.ready(start_s)
             if self._mps and self._placement.uses_mps:
                 ended = self._attention_ended
                 self._attention = AttentionProcesses(forkserver, service, self._placement, self._mps.end, ended)
@@ -121,6 +124,10 @@ class ComputeProcesses:
         self._on_up()
         if self._attention is not None:
             self._open_vaults(self._attention.link_slots(), forkserver)
+
+    def _starter(self, forkserver: ForkServer) -> tuple[Starter, float]:
+        """What starts the service, and how long it may take."""
+        return forkserver, SERVICE_START_S
 
     async def _preload_forkserver(self) -> ForkServer:
         assert self._weights is not None

@@ -1,4 +1,5 @@
-"""In place of the compute processes where another engine decodes: one process, which speaks the service's wire."""
+"""Where another engine decodes: its process speaks the service's wire. Beside it are our vaults, or, for a model that
+our own engine does not know, nothing: a prompt has no other reader then."""
 
 import asyncio
 import hashlib
@@ -8,11 +9,14 @@ from pathlib import Path
 
 from cloister.attest.evidence import NodeEvidence
 from cloister.config import Settings
+from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.external_engine import ExternalEngine
+from cloister.controller.forkserver import ForkServer
 from cloister.controller.relay import Relay
-from cloister.controller.service import Service
+from cloister.controller.service import Service, Starter
 from cloister.files import sha256_of
 from cloister.levels import Decodes
+from cloister.link.memory import LinkShape
 from cloister.messages.controller_engine import StartEngine
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.frames import encode_frame
@@ -50,10 +54,53 @@ class Program:
         return ProgramChild(run_command([*self._command, str(theirs.fileno())], theirs, variables)), ours
 
 
+def program_of(engine: ExternalEngine, folder: ModelFolder, settings: Settings) -> Program:
+    given = settings.engine.model_dump_json().encode()
+    degraded = settings.controller.allow_degraded_sandbox
+    return Program(engine.command(), StartEngine(folder.name, str(folder.path.absolute()), given, degraded))
+
+
+class EngineAndVaults(ComputeProcesses):
+    """The vaults compute on a CPU, as our own engine's."""
+
+    def __init__(
+        self,
+        engine: ExternalEngine,
+        folder: ModelFolder,
+        settings: Settings,
+        relay: Relay,
+        on_up: Callable[[], None],
+        on_down: Callable[[Decodes], None],
+    ) -> None:
+        native = settings.engine.model_copy(update={"kernels": "native"})
+        of_vaults = settings.model_copy(update={"engine": native})
+        super().__init__(folder, of_vaults, relay, _on_this_machine, on_up=on_up, on_down=on_down)
+        self._program = program_of(engine, folder, settings)
+        self._read: asyncio.Task[bytes] | None = None
+
+    async def weights_digest(self) -> bytes:
+        """Of what the engine reads; the vaults' weights are made of the same files."""
+        if self._read is None:
+            self._read = asyncio.create_task(asyncio.to_thread(digest_of_folder, self._folder.path))
+        return await asyncio.shield(self._read)
+
+    async def close(self) -> None:
+        await super().close()
+        if self._read:
+            await asyncio.wait((self._read,))
+
+    def _starter(self, forkserver: ForkServer) -> tuple[Starter, float]:
+        return self._program, START_S
+
+
+async def _on_this_machine(weights: int, shape: LinkShape) -> None:
+    return None
+
+
 class EngineProcess:
     """As ComputeProcesses, without vaults: `on_up` when the engine has started, `on_down` when it ended."""
 
-    has_vault_host = False
+    has_vault_host = has_vaults = False
 
     def __init__(
         self,
@@ -65,13 +112,12 @@ class EngineProcess:
         on_down: Callable[..., None],
     ) -> None:
         self._folder, self._relay, self._on_up, self._on_down = folder, relay, on_up, on_down
-        order = StartEngine(folder.name, str(folder.path.absolute()), settings.engine.model_dump_json().encode())
-        self._program = Program(engine.command(), order)
+        self._program = program_of(engine, folder, settings)
         self._patience = SILENT["service"].beyond(settings.controller.service_deadline_s)
         self._supervisor = Supervisor(f"engine {settings.engine.kind}", self._start)
         self._digest: asyncio.Task[bytes] | None = None
         self.service: Service | None = None
-        self.preloaded: Preloaded | None = Preloaded(0, 0, 0, partitionable=False, missing=engine.missing)
+        self.preloaded: Preloaded | None = Preloaded(0, 0, 0, partitionable=False)
         self.ready: Ready | None = None
 
     def launch(self) -> None:

@@ -16,8 +16,7 @@ PACKAGES: dict[EngineChoice, str] = {"vllm": "cloister_vllm"}  # an entry point 
 class ExternalEngine(ABC):
     """The controller's side: made without arguments, before anything of the node runs."""
 
-    levels: tuple[LevelName, ...]
-    missing: tuple[str, ...]  # layers of the sandbox that its process lacks
+    levels: tuple[LevelName, ...]  # those that need vaults: for a model that our own engine knows
 
     @abstractmethod
     def require(self, settings: Settings, folder: ModelFolder | None) -> None:
@@ -36,9 +35,21 @@ class ExternalEngine(ABC):
         """Name, version and arguments, for evidence."""
 
 
+UNVERIFIED = "sample:0.1"  # the default of `cloister serve`
+
+
+def unverified(settings: Settings) -> Settings:
+    """No vault can compute another engine's bits again: the default is off, and evidence shows it."""
+    if settings.engine.kind == "own" or settings.controller.verify != UNVERIFIED:
+        return settings
+    return settings.model_copy(update={"controller": settings.controller.model_copy(update={"verify": "off"})})
+
+
 def find_engine(settings: Settings, folder: ModelFolder | None = None) -> ExternalEngine | None:
     """None: our own. SetupError where the chosen one cannot serve these settings."""
     if settings.engine.kind == "own":
+        if settings.engine.tensor_parallel > 1:
+            raise SetupError("Cloister's own engine is one process.", hint="--tensor-parallel is for --engine vllm.")
         return None
     engine = load_engine(settings.engine.kind)
     _refuse(settings)
@@ -80,6 +91,7 @@ def _refuse(settings: Settings) -> None:
         f"--prefix-policy {controls.prefix_policy}": controls.prefix_policy != "none",
         f"--mpc {settings.mpc.mode}": settings.mpc.mode == "local",
         "--mpc-parties": settings.mpc.parties is not None,
+        f"--verify {controls.verify}": controls.verify != "off",
     }
     if found := [option for option, given in refused.items() if given]:
         raise SetupError(
@@ -88,6 +100,6 @@ def _refuse(settings: Settings) -> None:
         )
     if not controls.allow_degraded_sandbox:
         raise SetupError(
-            f"The process of the engine {name} is not sealed: it has no network, but sees files.",
+            f"The process of the engine {name} makes code while it runs: a layer of its sandbox is missing, seccomp.",
             hint="Accept that with --allow-degraded-sandbox; evidence shows it, and clients refuse it by default.",
         )

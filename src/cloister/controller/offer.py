@@ -15,6 +15,7 @@ from cloister.controller.relay import FAILED, Relay
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS, MPC, Decodes, LevelName, Needs, Reader, default_of, served
 from cloister.messages.controller_frontend import Serving
+from cloister.process.sandbox.layers import Layer
 from cloister.process.supervisor import BackOff, cancelled
 
 log = logging.getLogger(__name__)
@@ -48,17 +49,18 @@ class Offer:
     def _decide(self) -> None:
         facts, ready = self._compute.preloaded, self._compute.ready
         assert facts is not None and ready is not None
-        met = {Needs.LINKS: facts.partitionable, Needs.PARTIES: self.why_not_mpc is None}
+        links = facts.partitionable and ready.asks_vaults
+        met = {Needs.LINKS: links, Needs.PARTIES: self.why_not_mpc is None}
         possible = served(*(need for need, is_met in met.items() if is_met))
         if self._engine is not None:
-            possible = tuple(level for level in possible if level in self._engine.levels)
+            possible = tuple(level for level in possible if level in self._engine_levels)
         levels = tuple(level for level in possible if level not in self._failed_first)
         several = self._settings.gateway.keys_file is not None  # without keys all users are one tenant
         step_ms = self._settings.controller.quantise_ttft_ms if several else 0
         self._relay.offered = Serving(
             **asdict(ready),
             levels=levels,
-            missing_layers=facts.missing,
+            missing_layers=tuple(layer.value for layer in Layer if layer.value in {*facts.missing, *ready.lacks}),
             quantised={level: step_ms for level in levels if step_ms and self._relay.shares(level)},
             why_not=self._why_not(),
             verify=self._settings.controller.verify,
@@ -69,9 +71,15 @@ class Offer:
     def _why_not(self) -> dict[LevelName, str]:
         why_not: dict[LevelName, str] = {} if self.why_not_mpc is None else {MPC: self.why_not_mpc}
         if self._engine is not None:
-            reason = f"Its engine is {self._settings.engine.kind}, which does not serve this level."
-            why_not |= {level: reason for level in get_args(LevelName) if level not in self._engine.levels}
+            reason = f"Its engine is {self._settings.engine.kind}, which does not serve this level here."
+            why_not |= {level: reason for level in get_args(LevelName) if level not in self._engine_levels}
         return why_not
+
+    @property
+    def _engine_levels(self) -> tuple[LevelName, ...]:
+        """Without vaults those that need none."""
+        levels = () if self._engine is None else self._engine.levels
+        return levels if self._compute.has_vaults else tuple(one for one in levels if not LEVELS[one].uses_vault)
 
     def close_levels(self, *decoded_by: Decodes) -> None:
         if self._relay.offered is not None:

@@ -9,7 +9,7 @@ from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
-from cloister.controller.engine_process import EngineProcess
+from cloister.controller.engine_process import EngineAndVaults, EngineProcess
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.external_engine import ExternalEngine, find_engine
 from cloister.controller.external_level import ExternalLevel, find_offer, measured_packages
@@ -23,7 +23,7 @@ from cloister.errors import ServiceUnavailable
 from cloister.levels import LEVELS, Decodes
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Serving
-from cloister.models.source import ModelFolder
+from cloister.models.source import ModelFolder, is_plain
 from cloister.process.supervisor import cancelled
 
 Computing = ComputeProcesses | EngineProcess
@@ -92,8 +92,9 @@ class Controller:
             self.offer.close_levels(*decoded_by)
 
         if engine is not None:
-            self.relay.open.unserved = engine.unserved
-            return EngineProcess(engine, self._folder, self._settings, self.relay, on_up, on_down)
+            self.relay.serve_with(engine)
+            kind = EngineAndVaults if is_plain(self._folder.path) else EngineProcess
+            return kind(engine, self._folder, self._settings, self.relay, on_up, on_down)
         reach = self._reach_vault_host
         return ComputeProcesses(self._folder, self._settings, self.relay, reach, on_up=on_up, on_down=on_down)
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.external_engine import ExternalEngine
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
 from cloister.controller.meter import Meter
 from cloister.controller.requests import Frontend, Frontends, Request, Requests, frontend_of, sanitised, wide
@@ -131,6 +132,11 @@ class Relay:
     def add_level(self, level: ExternalLevel) -> None:
         route = level.route(self._node)
         self.routes[route.level.name] = route
+
+    def serve_with(self, engine: ExternalEngine) -> None:
+        """Another engine decodes: it serves fewer fields, and no vault computes its bits again."""
+        self.open.unserved = self.shared.unserved = engine.unserved
+        self._node.verification.equal_bits = False
 
     def shares(self, level: str) -> bool:
         return POLICIES[self.routes[level].policy].sees_public

@@ -5,3 +5,5 @@ from cloister.messages.controller_packer import Start
 
 class StartEngine(Start, frozen=True):
     """Controller → engine, first: the model's folder and the engine's settings."""
+
+    allow_degraded: bool = False

@@ -39,6 +39,8 @@ class Ready(Message, frozen=True):
     block_tokens: int
     kernels: str
     width: Annotated[int, Meta(ge=0, le=MAX_WIDTH)] = 0
+    asks_vaults: bool = True
+    lacks: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()  # layers of the sandbox, of another engine's process
 
 
 class Accepted(RequestMessage, frozen=True):

@@ -9,9 +9,8 @@ from cloister.compute.layer import Angles, Beginning, Gate, Layer, LayerShape, P
 from cloister.compute.layout import Batch
 from cloister.errors import ModelCorrupt, ModelUnsupported, SetupError
 from cloister.models.decoder import Decoder, Parts, check_leftover, refused
-from cloister.models.source import Config
+from cloister.models.source import Config, head_dim
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 
@@ -60,13 +59,6 @@ class Rotary:
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines that rotate a rotated vector further by these distances."""
         return self._rotation_cosine[positions], self._rotation_sine[positions]
-
-
-def suits(config: Config) -> bool:
-    if config.model_type not in FAMILIES or config.hidden_act not in GATES:
-        return False
-    widths = (config.hidden_size, config.intermediate_size, head_dim(config))
-    return all(width % 16 == 0 for width in widths) and head_dim(config) <= 256
 
 
 class FusedDecoder(Decoder):
@@ -179,10 +171,6 @@ def _check_biases(config: Config, parts: Parts, attention: str, mlp: str) -> Non
         if parts.has(f"{layer}.bias") != has_bias:
             why = f"its weights {'lack' if has_bias else 'hold'} '{layer}.bias', against its configuration"
             raise refused(config.model_type, why)
-
-
-def head_dim(config: Config) -> int:
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _window(config: Any, index: int) -> int:

@@ -17,7 +17,8 @@ from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker, Step
 from cloister.compute.layout import BLOCK_TOKENS, Batch, Chunk, lay_out
 from cloister.models.assembly import Rows, assembled
 from cloister.models.decoder import Decoder, Parts, refused, refusing
-from cloister.models.fused import check_rotary, head_dim
+from cloister.models.fused import check_rotary
+from cloister.models.source import head_dim
 
 HARMLESS = frozenset(
     ("dropout", "is_causal", "position_ids", "cache_position", "output_attentions", "use_cache", "sliding_window")

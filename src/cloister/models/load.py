@@ -7,10 +7,9 @@ import torch
 
 from cloister.compute.base import Device, KVCache
 from cloister.compute.layout import Chunk, lay_out
-from cloister.models import fused
 from cloister.models.decoder import Decoder, Parts, refused, refusing
 from cloister.models.fused import FusedDecoder
-from cloister.models.source import ModelFolder, read_plainly
+from cloister.models.source import ModelFolder, read_plainly, suits
 
 ONE, OTHER = (3, 1, 4, 1, 5, 9, 2), (2, 7, 1, 8, 2)
 
@@ -45,7 +44,7 @@ def build_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context
             raise refused(str(kind), "transformers does not know it, or not this configuration of it") from wrong
     longest = int(getattr(config, "max_position_embeddings", 0) or 2048)
     context = min(max_context, longest) if max_context else longest
-    if fused.suits(config):
+    if suits(config):
         return FusedDecoder(config, parts, device, context)
     from cloister.models.hooked import HookedDecoder  # imports the whole of transformers' modelling: seconds
 

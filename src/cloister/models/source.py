@@ -275,3 +275,25 @@ def read_plainly(config: dict[str, Any]) -> PlainConfig | None:
         return msgspec.convert({**config, "rope_parameters": rotary}, PlainConfig)
     except msgspec.ValidationError:
         return None
+
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
+
+
+def head_dim(config: Config) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def suits(config: Config) -> bool:
+    """Whether it is one of the Llama family, which the fused decoder computes."""
+    if config.model_type not in FAMILIES or config.hidden_act not in ACTIVATIONS:
+        return False
+    widths = (config.hidden_size, config.intermediate_size, head_dim(config))
+    return all(width % 16 == 0 for width in widths) and head_dim(config) <= 256
+
+
+def is_plain(folder: Path) -> bool:
+    """As far as that shows without transformers."""
+    config = read_plainly(open_folder(folder, folder.name).config)
+    return config is not None and suits(config)

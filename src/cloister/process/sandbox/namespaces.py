@@ -48,14 +48,15 @@ def _alone() -> bool:
     return True
 
 
-def leave_host(without: Collection[Layer] = ()) -> None:
+def leave_host(without: Collection[Layer] = (), *, shed_root: bool = True) -> None:
     """While it has one thread: sheds root, returns as pid 1 of new namespaces; the caller's process becomes its keeper,
     with nothing open and the child's status. What root alone may read must be imported and open before."""
     global _forkserver_pids
     if not _alone():
         raise SetupError("This process has threads already; a user namespace can only be entered by a lone one.")
     parent = os.getppid()
-    become_nobody()
+    if shed_root:
+        become_nobody()
     uid, gid = os.geteuid(), os.getegid()
     entered = enter(NAMESPACES.difference(without))
     if Layer.USER_NAMESPACE in entered:
@@ -86,7 +87,7 @@ def enter_own(
     calls what is returned; then its root is empty. A child that `meets` MPS is known there by its user's id."""
     uid, gid = os.geteuid(), os.getegid()
     if devices:
-        _see_own_processes()
+        see_own_processes()
     layers.forget(NAMESPACES)
     entered = enter(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
     if meets and Layer.USER_NAMESPACE in entered:
@@ -98,7 +99,7 @@ def enter_own(
     layers.record(*entered)
     if not root_is_empty():
         layers.forget({Layer.EMPTY_ROOT})
-    empty_later: Callable[[], None] = _helper_empties_root() if devices else lambda: None
+    empty_later: Callable[[], None] = helper_empties_root() if devices else lambda: None
     writable = (*devices, DRIVERS_NAME_THREADS_IN, *(MEETING_PLACE,) * meets) if devices else ()
     give_up_powers(without, writable, (DRIVERS_READ,) if devices else ())
     if Layer.DEATH_WITH_PARENT not in without:
@@ -108,15 +109,15 @@ def enter_own(
     return empty_later
 
 
-def _see_own_processes() -> None:
+def see_own_processes() -> None:
     """A /proc of the child's own pid namespace: a driver looks there for its threads. Only here is there the power."""
     with suppress(OSError):
         syscall("unshare", _FLAGS[Layer.MOUNT_NAMESPACE])
         syscall("mount", b"none", b"/proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None)
 
 
-def _helper_empties_root() -> Callable[[], None]:
-    """It keeps the power over the namespaces, which a driver's threads lack, empties the root and ends."""
+def helper_empties_root() -> Callable[[], None]:
+    """It keeps the power over the namespaces, which a library's threads lack, empties the root and ends."""
     reader, writer = os.pipe()
     helper = os.fork()
     if not helper:
