@@ -26,7 +26,7 @@ DOCUMENTS = [*ROOTS, *(path for path in sorted((ROOT / "docs").rglob("*.md")) if
 """All but the archive, which shows files and commands as they were."""
 RUN = (ROOT / "README.md", ROOT / "docs" / "client.md")
 MOST_FILES_OF_A_WALK = {"partitioned": 30, "shared": 30, "obfuscated": 34}
-QUESTIONS = 5
+QUESTIONS = 15
 
 
 def named_files(text: str) -> set[str]:

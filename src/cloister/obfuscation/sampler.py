@@ -19,7 +19,7 @@ from cloister.obfuscation.together import SECRETS, Together
 from cloister.obfuscation.variants import Substitutes
 
 SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
-BANDS = 2  # of λ+1 values: the least size of a pool, where its list has that. Values of a larger one are less alike
+BANDS = 2  # of λ+1 values: the least size of a pool, where its list has that. Values of a larger one differ more
 Grouping = Callable[[Sequence[TaggedText], Sequence[Entity], Prf, int], list[Group]]
 
 

@@ -49,7 +49,7 @@ def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int = -1, answer_fd: int = -1
 ) -> Vault:
     """All that a sealed process cannot do, but `start`. The caller closes the descriptors. Without them it can be made
-    before a fork, once for all vaults: it holds nobody's data, and `connect` makes what no two vaults may share."""
+    before a fork, once for all vaults: it holds no user's data, and `connect` makes what no two vaults may share."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     behind = ANSWERS * blocks if settings.private_layers else 0
     cache = decoder.device.vault_cache(decoder.cache_shape, blocks + behind, question_fd)

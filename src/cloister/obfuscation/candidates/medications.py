@@ -66,7 +66,7 @@ def _as_common(values: Sequence[str], secret: str) -> tuple[str, ...]:
 
 def _sold_in(slot: Slot, secret: str, around: Around) -> Pool | None:
     """Where a dose stands beside it: the drugs that are sold in it. None for one that is not, or where a form of drug
-    or a way into the body is said: it would fit hardly another."""
+    or a way into the body follows: it would fit hardly another."""
     found = _DOSE.match(around.after) or _DOSE_BEFORE.search(around.before)
     if found is None:
         return None if _FORM.match(around.after) else Pool(slot.values, slot.kind)

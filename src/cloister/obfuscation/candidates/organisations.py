@@ -93,7 +93,7 @@ def _saint(name: str, wanted: int) -> Reading:
 
 def _named(run: list[str], public: bool, wanted: int) -> Reading | None:
     """The whole run a place (first for what is public), or people. For companies first a word that many have in their
-    names ("Summit"), or of fiction: all know "Wayne Enterprises", and "Amazon Web Services", to which none is alike."""
+    names ("Summit"), or of fiction: all know "Wayne Enterprises", and "Amazon Web Services", which has no like."""
     if not public and len(run) == 1 and (known := BODIES.slot(run[0])) is not None and known.kind.startswith("company"):
         return [(run[0], known)] if known.kind.startswith("company of") else None
     place, people = PLACES.slot("".join(run), wanted), _people(run, wanted)

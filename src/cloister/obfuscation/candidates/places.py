@@ -61,7 +61,7 @@ class Places:
 
 
 def _region_of(after: str) -> str:
-    """The state, abbreviated, or country that is said first; "" where none is."""
+    """The state, abbreviated, or country that comes first; "" where none is."""
     if (found := _REGION_AFTER.match(after)) is None:
         return ""
     names, words = _states(), found["region"].split()
