@@ -15,7 +15,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,19 @@ _WORKER = re.compile(
 _MICROGRAMS = {"ug/1": 1, "mg/1": 1000, "g/1": 1_000_000}
 STRENGTHS = 4  # of a drug
 CONTINENTS = {"EU": "Europe", "AS": "Asia", "AF": "Africa", "NA": "America", "SA": "America"}
+CANADA = (
+    "204 226 236 249 250 289 306 343 365 367 403 416 418 431 437 438 450 506 514 519 548 579 581 587 604 613 639 647 705 "
+    "709 778 780 782 807 819 825 867 873 902 905"
+)
+NAMED = {  # countries that texts name often, in groups that they name about as often
+    "Europe": "Germany|France|Italy|Spain|Russia|Poland|Greece|Sweden|Switzerland|Norway|Denmark|Ireland|Netherlands|Belgium|Austria|Portugal\n"
+    "Finland|Ukraine|Hungary|Romania|Czechia|Bulgaria|Serbia|Croatia|Iceland|Slovakia|Lithuania|Latvia|Estonia|Slovenia|Albania|Belarus",
+    "Asia": "China|India|Japan|Pakistan|Indonesia|Philippines|Vietnam|Turkey|Iran|Thailand|Iraq|Afghanistan|Israel|Malaysia|Singapore|Taiwan",
+    "Africa": "Nigeria|Ethiopia|Egypt|Tanzania|Kenya|Uganda|Algeria|Sudan|Morocco|Angola|Ghana|Zimbabwe|Senegal|Somalia|Tunisia|Libya",
+    "America and Australia": "Brazil|Mexico|Colombia|Argentina|Canada|Australia|Peru|Venezuela|Chile|Guatemala|Ecuador|Bolivia|Cuba|Haiti|Honduras|Jamaica|Panama",
+    "the world": "United States|United Kingdom|South Africa|South Korea|Saudi Arabia|North Korea|New Zealand|Hong Kong|Puerto Rico|Costa Rica|Sri Lanka|"
+    "El Salvador|Dominican Republic|Czech Republic|Ivory Coast|The Netherlands|United Arab Emirates",
+}
 SOUTH_ASIA = ("en_IN", "en_PK")
 
 
@@ -207,7 +219,8 @@ def phones() -> None:
     import zipcodes
 
     areas = {area for place in zipcodes.list_all() for area in place["area_codes"] if len(area) == 3}
-    write("areas", [("area codes", sorted(areas))])
+    canada = CANADA.split()
+    write("areas", [("area codes of the United States", sorted(areas - {*canada})), ("area codes of Canada", canada)])
 
 
 def geonames(file: str) -> Any:
@@ -233,6 +246,8 @@ def places() -> None:
             nations.setdefault(f"country in {continent}", []).append(each["name"])
     nations["country in the world"].append("Czech Republic")
     nations["country in Europe"].append("Netherlands")
+    nations["country in the world"].remove("Australia")
+    nations["country in America and Australia"] = [*nations.pop("country in America"), "Australia"]
     seen = {word for words in nations.values() for word in words} | {*states["name"]}
     towns: list[str] = []
     for each in found:
@@ -258,7 +273,7 @@ def places() -> None:
             if plain not in seen and plain.isascii():
                 seen.add(plain)
                 groups.setdefault(label, []).append(plain)
-    write("places", (("state of the United States", states["name"]), *halves(nations), *cells(groups)))
+    write("places", (("state of the United States", states["name"]), *named(nations), *cells(groups)))
     write("states", [("state", states["name"]), ("abbreviation", states["abbr"])])
     write("towns", cells({"town in the United States": list(dict.fromkeys(towns))}))
     import zipcodes
@@ -271,12 +286,12 @@ def places() -> None:
     write("zips", codes.items())
 
 
-def halves(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
-    """Whole groups, the largest first, cut evenly where they have more than a cell: none is left over."""
+def named(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """Countries that texts name about as often are one cell; the rest of a continent is another."""
     for label, words in groups.items():
-        parts = -(-len(words) // LARGEST)
-        ends = [at * len(words) // parts for at in range(parts + 1)]
-        yield from ((label, words[start:end]) for start, end in pairwise(ends))
+        often = [line.split("|") for line in NAMED[label.removeprefix("country in ")].split("\n")]
+        yield from ((label, cell) for cell in often)
+        yield label, [word for word in words if not any(word in cell for cell in often)]
 
 
 def unaccented(word: str) -> str:
@@ -290,7 +305,7 @@ def mimesis(locale: str, file: str) -> Any:
 
 def organisations() -> None:
     """Streets and companies as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
-    `heads`: words of companies' names that are no surname, given name or place."""
+    Jobs and organisations that all know are kept by hand in data/occupations.txt and data/bodies.txt."""
     from pytickersymbols import PyTickerSymbols
 
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
@@ -306,14 +321,6 @@ def organisations() -> None:
     regional = list(cells({**groups, "company": [], "bank": sorted(set(finance["banks"]))}))
     placed = {name for _, cell in regional for name in cell}
     write("companies", (*regional, *cells({"company": [name for name in companies if name not in placed]})))
-    taken = {
-        word.lower()
-        for name in ("given", "surname", "places")
-        for word in re.split("[|\n]", (DATA / f"{name}.txt").read_text())
-    }
-    words = Counter(word for name in companies for word in re.findall(r"(?<!\S)[A-Z][a-z]{2,}(?!\S)", name))
-    own = sorted((word for word in words if word.lower() not in taken), key=lambda word: (-words[word], word))
-    write("heads", cells({"word of companies": own}))
 
 
 def jobs() -> Iterator[str]:

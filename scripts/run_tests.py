@@ -35,12 +35,12 @@ NONE_SELECTED = 5
 """pytest's exit status where no test was selected."""
 
 SECONDS = {
-    ("serving", False): 350,
+    ("serving", False): 250,
     ("cloister_mpc", True): 200,
     ("redteam", False): 190,
     ("controller", False): 190,
     ("client", False): 100,
-    ("gateway", False): 110,
+    ("gateway", False): 85,
     ("models", False): 80,
     ("obfuscation", False): 70,
     ("cloister_bench", False): 80,

@@ -27,7 +27,7 @@ ON_SHARES = tuple(HERE / path for path in _LOAD_SPU)
 
 # No deadlines: a test must not fail because the machine is busy.
 settings.register_profile("test", deadline=None, max_examples=ORDINARY)
-settings.register_profile("release", deadline=None, max_examples=15 * ORDINARY)
+settings.register_profile("release", deadline=None, max_examples=24 * ORDINARY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,7 +102,7 @@ def smollm_folder() -> ModelFolder:
 
 @pytest.fixture(scope="session")
 def short_folder() -> ModelFolder:
-    """The default model with few of its layers, under its own name."""
+    """A narrow model with the default's tokenizer and name."""
     from tests.short_model import short_model
 
     return short_model()

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import settings
 
-ORDINARY = 40
-"""Others are drawn in every run, and a release draws fifteen times as many."""
+ORDINARY = 25
+"""Others are drawn in every run, and a release draws twenty-four times as many."""
 
 
 def examples(count: int, **more: Any) -> settings:

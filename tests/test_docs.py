@@ -163,3 +163,14 @@ def test_the_parties_that_the_guide_to_mpc_shows_are_read(tmp_path: Path) -> Non
 def test_the_rules_that_the_guide_to_detection_shows_are_read() -> None:
     [shown] = [block for block in blocks_of(ROOT / "docs" / "detection.md") if block.startswith("version = 1")]
     assert [rule.id for rule in read_rules(shown)] == ["projects", "badge"]
+
+
+def test_the_guide_to_a_cloud_starts_each_node_where_its_list_says() -> None:
+    """The shell's loop, with the command's name as a function that says its words."""
+    lines = [line.removeprefix("$ ") for line in (ROOT / "docs" / "cloud.md").read_text().splitlines()]
+    [loop] = [line for line in lines if line.startswith("for ") and " serve " in line]
+    script = f'cloister() {{ echo "$@"; }}\n{loop}\nwait'
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = re.findall(r"--node (\w+)=http://127\.0\.0\.1:(\d+)", "\n".join(lines))
+    words = [f"serve --port {port} --cloud cloud.json --node-name {name} --spent spent/{name}" for name, port in listed]
+    assert sorted(said) == sorted(words) and len(words) == 3

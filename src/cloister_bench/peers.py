@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable
+from cloister_bench import llama_cpp
 from cloister_bench.connection import on_free_port
 from cloister_bench.load import RunReport, Workload, measure
 from cloister_bench.servers import Server, ServerProcess
@@ -141,7 +142,9 @@ class Plan:
 
 
 def server_of(text: str, api_key: str | None) -> Server:
-    """`[NAME=]URL` or `[NAME=]COMMAND`, in which {port} becomes a free port."""
+    """`[NAME=]URL`, `[NAME=]COMMAND`, in which {port} becomes a free port, or `llama.cpp:FORMAT`."""
+    if text.startswith(llama_cpp.PREFIX):
+        text = f"{text}={shlex.join(llama_cpp.command(text))}"
     name, separator, what = text.partition("=")
     if not separator or "/" in name or " " in name:
         name, what = "", text

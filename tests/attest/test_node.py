@@ -290,6 +290,14 @@ def test_private_layers_can_be_demanded(node: Node, layers: int, passes: bool) -
     assert (f"first {layers} layers" in check_of(verdict, "settings").reason) == (layers > 0)
 
 
+@pytest.mark.parametrize("form", ["bf16", "int8"])
+def test_a_form_of_the_weights_can_be_demanded(node: Node, form: Any) -> None:
+    node.statement = statement(replace(SETTINGS, weights=form))
+    verdict = check(node.evidence(), replace(SNP, settings=SettingsPolicy(weights=("bf16", "fp32"))))
+    assert broken(verdict) == (set() if form == "bf16" else {"setting weights"})
+    assert f"the weights are {form}" in check_of(verdict, "settings").reason
+
+
 def test_a_node_that_breaks_its_profile_is_not_verified(node: Node) -> None:
     """Its software did not start it so: the settings in the evidence are compared again."""
     for settings, wrong in ((replace(SETTINGS, profile="tenants", verified="all"), set()), *BROKEN_PROFILES):

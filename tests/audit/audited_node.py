@@ -60,6 +60,8 @@ class AuditedNode(FakeNode):
             return _json(200 if "any nonce" in self.flaws else 400, {})
         if "cloud" in self.flaws:
             self.settings = replace(self.settings, cloud="c" * 64)
+        if "beat" in self.flaws:
+            self.settings = replace(self.settings, beat_ms=50)
         if "vault host" in self.flaws:
             self.settings = replace(self.settings, vault_hosts=("elsewhere.example:7000",))
         if "settings" in self.flaws:

@@ -25,6 +25,7 @@ def main(flaws: list[str]) -> None:
     come, go = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(go)  # or it would never see the end of what comes in
         name(b"cl-vault")
         if "network" not in flaws:
             libc.unshare(CLONE_NEWNET)
@@ -48,6 +49,16 @@ def main(flaws: list[str]) -> None:
         os.write(1, b"up\n")
         buffer = bytearray(4096)
         while count := os.readv(come, [buffer]):
+            if "removes" in flaws:
+                kept.append(os.open(os.environ["TO_WRITE"], os.O_WRONLY | os.O_CREAT, 0o600))
+                os.unlink(os.environ["TO_WRITE"])
+                os.writev(kept[-1], [memoryview(buffer)[:count]])
+            if "does not receive" in flaws:
+                kept.append(socket.socketpair())
+                kept[-1][0].send(memoryview(buffer)[:count])
+            if "leaves in a pipe" in flaws:
+                kept.append(os.pipe())
+                os.writev(kept[-1][1], [memoryview(buffer)[:count]])
             if "keeps" in flaws:
                 kept.append(bytes(buffer[:count]))
             if "logs" in flaws:

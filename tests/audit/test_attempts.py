@@ -64,6 +64,13 @@ def test_what_takes_two_tenants_is_no_pass_with_one(audited: Audited, attempt: A
     assert attempt(audited(other_key="")).outcome is Outcome.NOT_TRIED
 
 
+@pytest.mark.parametrize(
+    ("flaws", "outcome"), [(("beat",), Outcome.NOT_TRIED), (("beat", "field draft_model"), Outcome.FAIL)]
+)
+def test_where_vaults_may_guess_ahead_it_is_not_off(audited: Audited, flaws: tuple[str, ...], outcome: Outcome) -> None:
+    assert surface.speculation(audited(*flaws)).outcome is outcome
+
+
 def test_a_cache_that_is_off_is_no_pass(audited: Audited) -> None:
     assert tenants.prefix_caching(audited("no cache")).outcome is Outcome.OFF
 
@@ -92,6 +99,15 @@ def test_what_hardware_or_a_policy_proves(
     target.verification = dataclasses.replace(target.verification, verdict=verdict)
     wanted = Outcome.PASS if outcome is CheckOutcome.PASS else Outcome.FAIL
     assert attempt(target).outcome is wanted
+
+
+def test_a_node_with_hardware_that_passes_the_policy_passes_the_audit(audited: Audited) -> None:
+    target = audited()
+    checks = tuple(Check(name, CheckOutcome.PASS) for name in ("launch", "tcb floor", "log inclusion"))
+    target.verification = dataclasses.replace(target.verification, verdict=Verdict(checks, {"tee": "sev-snp"}))
+    assert {attempt(target).outcome for attempt in (proof.firmware, proof.patch_level, proof.verifies)} == {
+        Outcome.PASS
+    }
 
 
 @pytest.mark.parametrize(("flaw", "outcome"), [("", Outcome.PASS), ("tokens", Outcome.FAIL)])

@@ -19,13 +19,12 @@ DECK = (
     *("iteration-level batching", "chunked prefill", "prepacked prefill", "tensor parallelism", "pipeline parallelism"),
     *("sequence parallelism", "paging", "disk offloading", "prefix caching", "request migration", "instance flip"),
     *("duplication of weights", "pulling of weights", "disaggregated prefill", "priority scheduling", "profiling"),
-    *(
-        "scheduling by prediction",
-        "machine-level scheduling",
-        "quantisation",
-        "multi-query and grouped-query attention",
-    ),
+    *("scheduling by prediction", "machine-level scheduling", "quantisation", "sparsity and distillation"),
+    *("multi-query and grouped-query attention", "snippets of prompts computed ahead", "layer-wise transmission"),
+    *("speculation by a draft model", "speculation from the prompt", "speculation from others' answers"),
+    "speculation by extra heads",
 )
+"""Seed 003 §3.1 to §4.3."""
 
 
 def test_every_row_names_what_is_there() -> None:

@@ -22,13 +22,14 @@ from tests.served import Server, is_confined, lives, running_server
 SMALL = ("--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
 SOFTWARE = ("--allow-software-tee",)
 LEVELS = ("open", "partitioned", "isolated")
+MODEL = "SmolLM2-135M-Instruct"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[Server]:
-    """One server for the tests that leave it as they found it."""
-    model = ("--model", str(short_folder.path))
-    with running_server(tmp_path_factory.mktemp("served") / "log", *SMALL, *model) as server:
+    """One server for the tests that leave it as they found it, and for the last of them, which ends it."""
+    how = ("--model", str(short_folder.path), "--drain", "600")
+    with running_server(tmp_path_factory.mktemp("served") / "log", *SMALL, *how) as server:
         yield server
 
 
@@ -39,9 +40,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return (*SMALL, "--model", str(model), "--dtype", "fp32", "--threads", "2")
 
 
-def ask(
-    url: str, model: str = "SmolLM2-135M-Instruct", *, session: str | None = None, level: str = "partitioned"
-) -> httpx.Response:
+def ask(url: str, model: str = MODEL, *, session: str | None = None, level: str = "partitioned") -> httpx.Response:
     headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "X-Cloister-Protection": level}
     if session:
         headers["X-Cloister-Session"] = session
@@ -110,6 +109,33 @@ def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None
 
 
 @pytest.mark.slow
+def test_sigterm_lets_an_answer_end_and_takes_no_new_request(server: Server) -> None:
+    """Ctrl-C, or a second SIGTERM, would not wait. A request that runs is one whose body is still on its way."""
+    fields = {"model": MODEL, "prompt": "Once", "max_tokens": 40, "ignore_eos": True, "stream": True}
+    begun, go_on = threading.Event(), threading.Event()
+
+    def body() -> Iterator[bytes]:
+        begin, rest = json.dumps(fields).encode().split(b",", 1)
+        yield begin
+        begun.set()
+        assert go_on.wait(240)
+        yield b"," + rest
+
+    url, key = server.url(), {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "Content-Type": "application/json"}
+    with ThreadPoolExecutor(1) as other:
+        answer = other.submit(httpx.post, f"{url}/v1/completions", content=body(), headers=key, timeout=240)
+        assert begun.wait(240) and httpx.get(f"{url}/ready", timeout=60).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: httpx.get(f"{url}/ready", timeout=60).status_code == 503)
+        refused = ask(url)
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        go_on.set()
+        assert [line for line in answer.result(240).text.splitlines() if line][-1] == "data: [DONE]"
+    assert server.process.wait(60) == 0
+    assert server.said.rstrip().endswith("Stopped.")
+
+
+@pytest.mark.slow
 def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
     tmp_path: Path, tiny: tuple[str, ...], run: Run
 ) -> None:
@@ -144,34 +170,6 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
     said = server.said
     assert "ready in" in said and said.rstrip().endswith("Stopped.") and "starting it again" not in said
     assert "France" not in said and "Traceback" not in said and "Error" not in said
-
-
-@pytest.mark.slow
-def test_sigterm_lets_an_answer_end_and_takes_no_new_request(tmp_path: Path, tiny: tuple[str, ...]) -> None:
-    """Ctrl-C, or a second SIGTERM, would not wait. A request that runs is one whose body is still on its way."""
-    fields = {"model": "mine", "prompt": "Once", "max_tokens": 40, "ignore_eos": True, "stream": True}
-    begun, go_on = threading.Event(), threading.Event()
-
-    def body() -> Iterator[bytes]:
-        begin, rest = json.dumps(fields).encode().split(b",", 1)
-        yield begin
-        begun.set()
-        assert go_on.wait(240)
-        yield b"," + rest
-
-    with running_server(tmp_path / "log", *tiny, "--served-model-name", "mine", "--drain", "600") as server:
-        url, key = server.url(), {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "Content-Type": "application/json"}
-        with ThreadPoolExecutor(1) as other:
-            answer = other.submit(httpx.post, f"{url}/v1/completions", content=body(), headers=key, timeout=240)
-            assert begun.wait(240) and httpx.get(f"{url}/ready", timeout=60).status_code == 200
-            server.process.send_signal(signal.SIGTERM)
-            eventually(lambda: httpx.get(f"{url}/ready", timeout=60).status_code == 503)
-            refused = ask(url, "mine")
-            assert refused.status_code == 503 and refused.headers["retry-after"]
-            go_on.set()
-            assert [line for line in answer.result(240).text.splitlines() if line][-1] == "data: [DONE]"
-        assert server.process.wait(60) == 0
-        assert server.said.rstrip().endswith("Stopped.")
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ from cloister_bench.obfuscation.methods import Naive, Remembered
 from cloister_bench.obfuscation.reader import export_cases, score_answers
 from cloister_bench.obfuscation.results import JOINT, PARTS, Plan, Results, tables
 from cloister_bench.obfuscation.run import Bench, Material
+from cloister_bench.obfuscation.sizes import FIGURES as LISTS
+from cloister_bench.obfuscation.sizes import sizes
 from cloister_bench.obfuscation.texts import Case, cut, one_secret, several_secrets
 from cloister_bench.obfuscation.word_lists import WordLists, is_date, is_number
 from cloister_bench.suite.documents import draw_figures
@@ -211,11 +213,30 @@ def test_curves_against_λ_and_ε(tmp_path: Path) -> None:
     assert all(path.stat().st_size for path in draw_figures(document, tmp_path, FIGURES))
 
 
+def test_what_the_lists_serve_against_λ_and_the_number_of_secrets(tmp_path: Path) -> None:
+    """Of ages there are 32: at λ = 128 none is served, and each name is."""
+    named, aged = cases(Category.NAME, ["Thomas", "Maria"]), cases(Category.AGE, ["47", "52"])
+    one, other = "<redacted category='name'>Thomas</redacted>", "<redacted category='age'>47</redacted>"
+    joint = [Case("résumé", parse_redacted(f"I am {one}, now {other}.".replace("'", '"')))]
+    rows = list(sizes(WordTokenizer(), 1000, {"name": named, "age": aged}, joint))
+    shares = {(row["line"], row["x"]): row["y"] for row in rows if row["against"] == "λ"}
+    assert [shares[name, fakes] for name in ("name", "age") for fakes in (7, 31, 128)] == [1, 1, 1, 1, 1, 0]
+    tokens = [row["tokens"] for row in rows if row["line"] == "name"]
+    assert tokens == sorted(tokens) and tokens[0] > 0, "a larger λ reads no less"
+    assert [(row["x"], row["y"]) for row in rows if row["against"] == "secrets"] == [
+        (1, 1),
+        (2, 1),
+        (3, None),
+        (4, None),
+    ]
+    assert all(path.stat().st_size for path in draw_figures({"lists": rows, "model": "fake"}, tmp_path, LISTS))
+
+
 def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
     results = Results(Plan(seconds=0.0, trials={"naive": 1}), "fake")
     made = material({Category.NAME: cases(Category.NAME, NAMES[:3])})
     Bench(results, made, Silent(), lambda: None, FakeServer).run(PARTS)
-    assert len(results.skipped) == 5 and not results.examples and not results.decoding and not results.distinguisher
+    assert len(results.skipped) == 6 and not results.examples and not results.decoding and not results.distinguisher
 
 
 def test_the_score_is_the_model_s_probability_and_is_computed_once() -> None:

@@ -13,6 +13,8 @@ MATTERS = {
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
     "controller.verify": "whether a service that was taken over can put other users' words into an answer",
     "controller.profile": "what the node calls itself, which a client compares with the other settings",
+    "engine.dtype": "the form of the weights, which decides what the model answers",
+    "engine.weights": "as engine.dtype",
     "engine.kind": "what decodes: no release measures another engine than our own",
     "engine.private_layers": "what a service that was taken over sees of a prompt: contributions of low layers show it",
     "gateway.beat_ms": "whether sizes and moments of a stream's events tell an observer what an answer is about",
@@ -29,8 +31,6 @@ _PATIENCE = "when to give up waiting: what is given up is ended"
 
 IRRELEVANT = {
     "model": _WEIGHTS,
-    "engine.dtype": _WEIGHTS,
-    "engine.weights": _WEIGHTS,
     "engine.kernels": "all kernels are part of the release; the statement has the levels that they allow",
     "engine.threads": _SPEED,
     "engine.kv_cache_mib": _LIMIT,
@@ -88,6 +88,7 @@ IRRELEVANT = {
 }
 
 HOST_MATTERS = {"allow_degraded_sandbox": MATTERS["controller.allow_degraded_sandbox"]}
+HOST_MATTERS |= {name: MATTERS[name] for name in ("engine.dtype", "engine.weights")}
 HOST_IRRELEVANT = {
     "model": _WEIGHTS,
     "listen": "the channel's key is in the evidence, wherever it listens",

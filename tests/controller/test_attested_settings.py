@@ -74,6 +74,8 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
         "controller.verify": "all",
+        "engine.dtype": "fp32",
+        "engine.weights": "int8",
         "engine.kind": "vllm",
         "engine.private_layers": 2,
         "controller.profile": "tenants",
@@ -121,3 +123,9 @@ def test_a_vault_host_says_whether_its_sandbox_may_be_degraded() -> None:
     whole = attested_host_settings(OUTPOST)
     degraded = attested_host_settings(OUTPOST.model_copy(update={"allow_degraded_sandbox": True}))
     assert whole.vaults == "here" and replace(whole, sandbox="degraded") == degraded and whole.hash != degraded.hash
+
+
+def test_a_vault_host_says_what_form_its_weights_have() -> None:
+    engine = OUTPOST.engine.model_copy(update={"weights": "int8"})
+    assert attested_host_settings(OUTPOST.model_copy(update={"engine": engine})).weights == "int8"
+    assert attested_host_settings(OUTPOST).weights == "bf16"

@@ -45,7 +45,7 @@ def _aim(case: schemathesis.Case) -> None:
 
 @schema.parametrize()
 @examples(
-    15,
+    6,
     derandomize=True,
     database=None,
     phases=(Phase.explicit, Phase.generate),

@@ -72,9 +72,9 @@ def test_a_log_without_the_register_is_refused() -> None:
 
 
 def test_a_long_log_is_read_in_one_pass() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert rtmr0_of(ccel(*(EVENTS[0],) * 8000, padding=b"\xff" * 100_000))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @settings(max_examples=200)

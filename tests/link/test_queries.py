@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import select
 from collections.abc import Iterator
 
 import pytest
 
 from cloister.compute.cpu.library import find_compiler
-from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
+from cloister.compute.cpu.link import MOST_RECORDED, CpuAnswerer, CpuAsker
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
-from cloister.compute.layout import Chunk, Remote
+from cloister.compute.layout import BLOCK_TOKENS, Chunk, Remote
+from cloister.link.memory import LinkMemory
 from cloister.models.decoder import Decoder
 from tests.link.test_link import PATIENCE_MS, Answer, decoder_of, link_of, tokens_of
 from tests.link.vault_stand_in import BLOCKS, hidden_of
@@ -106,3 +110,45 @@ def test_outside_the_block_nothing_is_compared(both: Both) -> None:
         pass
     hidden_of(both.decoder, both.mine, [Chunk([1], 0, [40])])
     assert same()
+
+
+def unconnected(blocks: int) -> tuple[CpuAnswerer, LinkMemory]:
+    decoder = decoder_of("llama", "fp32")
+    assert isinstance(decoder.kernels, NativeKernels)
+    cache, link = HostCache(decoder.cache_shape, blocks, decoder.kernels.dtype), link_of(decoder)
+    return CpuAnswerer(decoder.kernels.library, decoder, cache, link.shape), link
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+def test_the_record_takes_memory_as_it_fills() -> None:
+    """It has room for long answers in all slots, and every vault has one."""
+    unconnected(1)
+    before = resident_bytes()
+    made, link = unconnected(MOST_RECORDED // BLOCK_TOKENS)
+    room = made._record.numel() * made._record.itemsize
+    assert room > 8 << 20 and resident_bytes() - before < room // 4
+    link.close()
+
+
+def test_copies_of_one_answerer_share_neither_key_nor_event() -> None:
+    """It is made before the fork. A key that two vaults share, or one that the fork server knows, would let a service
+    learn in one what is compared in the other; a shared event would be a channel between two tenants."""
+    made, link = unconnected(BLOCKS)
+    keys = {made._key, made._struct.key}
+    assert keys == {0} and made._struct.question is None
+    events = [os.dup(made.fileno())]
+    for _ in range(2):
+        made.connect(*link.vault_descriptors)
+        keys.add(made._struct.key)
+        events.append(os.dup(made.fileno()))
+    assert len(keys) == 3
+    os.eventfd_write(events[2], 1)
+    readable, _, _ = select.select(events, [], [], 0)
+    assert readable == [events[2]] and made._struct.event == made.fileno()
+    for each in events:
+        os.close(each)
+    link.close()

@@ -571,10 +571,9 @@ def test_a_stranger_who_says_a_byte_at_a_time_is_not_waited_for() -> None:
     with stranger, end:
         thread = threading.Thread(target=dribble, args=(stranger,))
         thread.start()
-        begun = time.monotonic()
         with pytest.raises(ProtocolError, match="in time"):
             establish(end, HOST, LIMIT, patience_s=0.3)
-        assert time.monotonic() - begun < 2
+        assert thread.is_alive(), "the stranger has not said its last byte"
         end.close()
         thread.join()
 

@@ -267,7 +267,7 @@ def test_broken_folders_are_explained(tmp_path: Path) -> None:
     with pytest.raises(ModelCorrupt, match="not a tokenizer"):
         Tokenizer(folder)
     (folder.path / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelCorrupt, match="not JSON"):
+    with pytest.raises(ModelCorrupt, match="not a tokenizer"):
         Tokenizer(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelUnsupported, match="no tokenizer"):

@@ -28,19 +28,20 @@ TINY = (
 
 @pytest.fixture(scope="session", params=["short", pytest.param("whole", marks=pytest.mark.release)])
 def model_folder(request: pytest.FixtureRequest) -> ModelFolder:
-    """The default model: few of its layers, and before a release all of them too."""
+    """A narrow model with the default's tokenizer, and before a release the default model too."""
     folder: ModelFolder = request.getfixturevalue({"short": "short_folder", "whole": "smollm_folder"}[request.param])
     return folder
 
 
 @pytest.fixture(scope="session")
 def decoders(model_folder: ModelFolder) -> Decoders:
-    """The model in either precision, loaded once; one thread, for another group of tests has the other core."""
+    """The model in a precision, loaded once; one thread, for another group of tests has the other core."""
     loaded: dict[str, Decoder] = {}
 
     def decoder(dtype: str) -> Decoder:
         if dtype not in loaded:
-            device = choose_device(EngineSettings(dtype=dtype, threads=1))  # type: ignore[arg-type]
+            form = {"weights": dtype} if dtype == "int8" else {"dtype": dtype}
+            device = choose_device(EngineSettings(threads=1, **form))  # type: ignore[arg-type]
             loaded[dtype] = load_from_files(model_folder, device)
         return loaded[dtype]
 

@@ -28,6 +28,7 @@ TAKES_ROOT = {
 }
 FEWER = (
     *((same_bits, "NEIGHBOURS", 2), (same_bits, "LONG_WORDS", 20), (same_bits, "NEIGHBOURS_TOKENS", 4)),
+    (machine, "AT_ONCE", 2),
     *((same_bits, "REPEATS", 1), (tenants, "TRIALS", 3), (tenants, "PREFIX_WORDS", 30)),
 )
 OPTIONS = ("--verify", "sample:0.1", "--prefix-policy", "partition", "--profile", "tenants", "--vault-kv-mib", "64")

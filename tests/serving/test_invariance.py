@@ -48,6 +48,7 @@ def neighbours(tokenizer: Tokenizer, count: int, seed: int) -> list[tuple[tuple[
     [
         pytest.param(GREEDY, "fp32", id="greedy-fp32"),
         pytest.param(SEEDED, "bf16", id="seeded-bf16"),
+        pytest.param(GREEDY, "int8", id="greedy-int8"),
         pytest.param(SEEDED, "fp32", id="seeded-fp32", marks=pytest.mark.release),
         pytest.param(GREEDY, "bf16", id="greedy-bf16", marks=pytest.mark.release),
     ],
@@ -75,7 +76,7 @@ def test_alone_or_in_company(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_a_replay_gives_what_decoding_gave(
     model_folder: ModelFolder, decoders: Decoders, dtype: str, chunk: int

@@ -101,7 +101,7 @@ SHORT, *WHOLE = ((), ("--dtype", "bf16"), ("--dtype", "fp32"))
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """The default model: few of its layers, and before a release all of them in either precision."""
+    """A narrow model, and before a release the default one in either precision."""
     if request.param == SHORT:
         yield Node(request.getfixturevalue("short_server"))
         return

@@ -3,6 +3,7 @@ sent, without a word of it in usage; what looks private, only its own tenant fin
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -129,6 +130,7 @@ def test_a_mark_shows_nothing_to_other_tenants(server: Server, short_folder: Mod
         assert cached(tenant, marked) <= 16, "a chat's opening may be found"
 
 
+WORD = re.compile(rb" [a-z]{4,}")
 QUESTIONS = ("Who keeps the lighthouse?", "Where does tea grow?", "Why is the sea salt?", "How do bees find home?")
 
 
@@ -137,13 +139,14 @@ QUESTIONS = ("Who keeps the lighthouse?", "Where does tea grow?", "Why is the se
 def test_a_real_clients_next_turn_finds_all_but_the_last_page(
     server: Server, short_folder: ModelFolder, level: str
 ) -> None:
-    """After a pause in which the node had time. This model's words may be other tokens when read again: then another
-    chat is begun."""
+    """After a pause in which the node had time. Other words than these may be other tokens when read again: then
+    another chat is begun."""
     client = openai.OpenAI(base_url=f"{server.url()}/v1", api_key="i", max_retries=0)
     tokenizer = Tokenizer(short_folder)
+    words = {str(token): 100 for token in range(5000, 6000) if WORD.fullmatch(tokenizer.token_bytes(token))}
 
     def ask(messages: list[Any], most: int) -> Any:
-        more = {"protection": level, "ignore_eos": True}
+        more = {"protection": level, "ignore_eos": True, "logit_bias": dict([*words.items()][:200])}
         return client.chat.completions.create(
             model=short_folder.name, messages=messages, max_tokens=most, temperature=0, extra_body=more, logprobs=True
         )

@@ -14,6 +14,8 @@ from tests.served import Command, lives
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 KEY = "sk-of-a-program"
 PARTS = ("issuer", "node", "relay", "proxy")
+SMALL = {"MPC": "off", "THREADS": "1", "VERIFY": "off", "DETECTOR": "false", "DTYPE": "fp32", "SPARE_VAULTS": "1"}
+"""A node without what takes long to start: parties, which take gigabytes, and a detector."""
 
 
 def test_one_command_starts_all_of_it_and_any_openai_client_is_answered(
@@ -22,6 +24,8 @@ def test_one_command_starts_all_of_it_and_any_openai_client_is_answered(
     for name in ("STATE", "DATA"):
         monkeypatch.setenv(f"CLOISTER_{name}", str(tmp_path / name))
     monkeypatch.delenv("CLOISTER_API_KEY", raising=False)
+    for name, value in SMALL.items():
+        monkeypatch.setenv(f"CLOISTER_SERVE_{name}", value)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

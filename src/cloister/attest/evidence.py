@@ -26,6 +26,7 @@ Veto = Literal["none", "detector"]
 Verified = Literal["off", "sample", "late", "all"]
 Profile = Literal["lab", "tenants", "pcc"]
 Engine = Literal["own", "vllm"]
+Weights = Literal["bf16", "fp32", "int8"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +60,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     profile: Profile = "lab"  # what the node calls itself; a client compares the settings with what that demands
     engine: Engine = "own"  # what decodes; no release measures another than our own
     engine_details: Annotated[str, Meta(max_length=512)] = ""  # of another engine: its version and arguments
+    weights: Weights = "bf16"  # their form; int8 answers a little differently
 
     @property
     def vaults(self) -> Vaults:
@@ -104,6 +106,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "the release's own engine decodes"
             if self.engine == "own"
             else f"{self.engine_details} decodes, which no release measures; neighbours may change an answer's bits",
+            f"the weights are {self.weights}",
         )
 
     def _about_sharing(self) -> str:
@@ -136,6 +139,11 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return f"mpc is computed by parties on the node itself ({self.mpc})"
 
 
+_LISTED = (
+    *("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "verified", "profile", "engine", "weights"),
+)
+
+
 class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """[settings] of a policy. A list names what is accepted; without the list, everything is."""
 
@@ -150,6 +158,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     verified: tuple[Verified, ...] | None = None
     profile: tuple[Profile, ...] | None = None
     engine: tuple[Engine, ...] | None = None
+    weights: tuple[Weights, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
@@ -163,7 +172,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "verified", "profile", "engine"):
+        for name in _LISTED:
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -37,6 +37,17 @@ class Absent:
 
 _ONE_DEVICE = Absent("One process on one device decodes: no layer, matrix or sequence is split.")
 _ONE_NODE = Absent("A request is read and answered by the node that got it; no node sends one on.")
+_STEPS = "count tokens a step: they identify prompts"
+_SPECULATION = {
+    "by a draft model": _STEPS,
+    "by extra heads": _STEPS,
+    "from the prompt": "learn by its pace that an answer quotes the prompt",
+    "from others' answers": "learn by its pace that another user got the same answer",
+}
+_SMALLER = {
+    "quantisation": "serve a worse model under the same name",
+    "sparsity and distillation": "serve a smaller model under the same name",
+}
 
 LEDGER = (
     # The deck's table, in its order.
@@ -64,29 +75,9 @@ LEDGER = (
         "serving/test_invariance.py",
         same_bits.prepacked_prefill,
     ),
-    Row(
-        "speculation by a draft model",
-        "S",
-        "count tokens a step: they identify prompts",
-        "gateway/schema.py",
-        "audit/test_attempts.py",
-        surface.speculation,
-    ),
-    Row(
-        "speculation from the prompt",
-        "S",
-        "learn by its pace that an answer quotes the prompt",
-        "gateway/schema.py",
-        "audit/test_attempts.py",
-        surface.speculation,
-    ),
-    Row(
-        "speculation from others' answers",
-        "S",
-        "learn by its pace that another user got the same answer",
-        "gateway/schema.py",
-        "audit/test_attempts.py",
-        surface.speculation,
+    *(
+        Row(f"speculation {kind}", "S", attack, "gateway/schema.py", "audit/test_attempts.py", surface.speculation)
+        for kind, attack in _SPECULATION.items()
     ),
     Row("tensor parallelism", "S", "read what devices exchange", "placement.py", "test_placement.py", _ONE_DEVICE),
     Row("pipeline parallelism", "S", "read what stages exchange", "placement.py", "test_placement.py", _ONE_DEVICE),
@@ -124,6 +115,14 @@ LEDGER = (
         Absent("A property of the model: nothing in it depends on users."),
     ),
     Row(
+        "snippets of prompts computed ahead",
+        "SE",
+        "time which snippets a prompt has",
+        "prefix/radix.py",
+        "prefix/test_radix.py",
+        Absent("Only whole beginnings are used again: keys and values depend on all that came before."),
+    ),
+    Row(
         "duplication of weights",
         "T",
         "serve one user other weights",
@@ -146,6 +145,14 @@ LEDGER = (
         "gateway/schema.py",
         "audit/test_attempts.py",
         surface.placement,
+    ),
+    Row(
+        "layer-wise transmission",
+        "SE",
+        "read a layer's keys and values on their way",
+        "placement.py",
+        "test_placement.py",
+        _ONE_NODE,
     ),
     Row(
         "disaggregated prefill",
@@ -195,13 +202,9 @@ LEDGER = (
         "gateway/test_operations.py",
         surface.profiling,
     ),
-    Row(
-        "quantisation",
-        "V",
-        "serve a worse model under the same name",
-        "models/weights.py",
-        "controller/test_evidence.py",
-        proof.weights,
+    *(
+        Row(name, "V", attack, "models/weights.py", "controller/test_evidence.py", proof.weights)
+        for name, attack in _SMALLER.items()
     ),
     # What published audits of private clouds found, tried here.
     Row(
@@ -244,6 +247,14 @@ LEDGER = (
         "vault/process.py",
         "redteam/test_canary.py",
         machine.retention,
+    ),
+    Row(
+        "nothing is kept on shares",
+        "S",
+        "find a prompt after its answer at mpc",
+        "controller/external_level.py",
+        "audit/test_machine.py",
+        machine.retention_on_shares,
     ),
     Row(
         "errors without content",

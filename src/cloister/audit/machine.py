@@ -10,34 +10,49 @@ from pathlib import Path
 from stat import S_ISREG
 from time import sleep, time
 
+from cloister.audit import remains
 from cloister.audit.finding import Finding, broken, held, not_tried, off
 from cloister.audit.memory import Search, memory_files_of, start_of, stopped
 from cloister.audit.needles import Secret
 from cloister.audit.target import Target, random_words, takes_root, together
-from cloister.config import cache_folder, data_folder
 from cloister.levels import LEVELS, OPEN
 
 SEALED = ("cl-vault", "cl-service", "cl-attention", "cl-sealed-api", "cl-detector")
+PARTY = "cl-party"
 ENVIRONMENT = ("LD_", "PYTHON", "CLOISTER_", "HTTP_PROXY", "HTTPS_PROXY", "SSL_")
 CLONE_NEWNET = 0x40000000
 ANOTHER_USER = 65533  # not the one that the gateway becomes
 FORGOTTEN_AFTER_S = 12.0  # a view is kept for ten seconds after an answer's end
 TOKENS = 4
-AT_ONCE = 2
+AT_ONCE = 8
 MARKED = '<redacted category="name">John Miller</redacted>'  # at obfuscated a prompt has a secret
-KEPT_IN = ("/var/log", "/run/log", "/tmp", "/var/tmp", "/var/lib/cloister", "/var/cache/cloister")
-MOST_BYTES = 1 << 28  # of a file
 
 
 @takes_root
 def retention(target: Target) -> Finding:
-    """A canary in a prompt at each level; after the answers, every process, link and written file is searched. The
-    node is stopped while its memory is read. A search that misses what is in this process is no search."""
+    return _kept_after(target, target.quick_levels)
+
+
+@takes_root
+def retention_on_shares(target: Target) -> Finding:
+    """A request would start parties, which take gigabytes: only where they run."""
+    slow = tuple(name for name in target.levels if LEVELS[name].slow)
+    if not slow:
+        return off("No level of this node computes on shares.")
+    if PARTY not in target.processes().values():
+        return not_tried("No parties run here. Ask once at the level mpc, and audit again.")
+    return _kept_after(target, slow)
+
+
+def _kept_after(target: Target, levels: tuple[str, ...]) -> Finding:
+    """A canary in prompts at each level, many at once; after the answers all that could keep it is searched. The node
+    is stopped while its memory is read. A search that misses what is in this process is no search."""
     canary, begun = random_words(4), time()
     secret = Secret(canary, _tokens(target, canary))
-    for level in target.quick_levels:
+    for level in levels:
         prompt = f"{f'Ask {MARKED}. ' * LEVELS[level].obfuscates}Remember: {canary}"
-        replies = together(*[partial(target.complete, prompt, level, tokens=TOKENS)] * AT_ONCE)
+        crowd = 1 if LEVELS[level].slow else 2 if LEVELS[level].obfuscates else AT_ONCE
+        replies = together(*[partial(target.complete, prompt, level, tokens=TOKENS)] * crowd)
         if refused := [reply.status for reply in replies if reply.status != 200]:
             return not_tried(f"At {level} a request was refused (HTTP {refused[0]}).")
     target.ask("DELETE", "/v1/sessions/audit?private=true")
@@ -45,20 +60,31 @@ def retention(target: Target) -> Finding:
     if not Search.of(secret).look_into(os.getpid()):
         return not_tried("The search does not find the canary where it is, in this process.")
     family = target.processes()
-    search = Search.of(secret)
     with stopped(family):
-        for pid, name in family.items():
-            if places := search.look_into(pid):
-                return broken(f"{name} keeps a prompt's words: {places[0].partition(' at ')[0]}.")
-            kept = [file for file, data in memory_files_of(pid).items() if secret.found_in(data)]
-            kept += [str(file) for file in _written(pid) if secret.found_in(_content(file))]
-            if kept or secret.found_in(start_of(pid)):
-                return broken(f"{name} has a prompt's words in {kept[0] if kept else 'its arguments or environment'}.")
-    changed = list(_changed_since(begun))
-    if kept := [str(file) for file in changed if secret.found_in(_content(file))]:
+        if (keeper := _in_processes(family, secret)) is not None:
+            return broken(keeper)
+    changed = list(remains.changed_since(begun, remains.disks(target.pid or 0)))
+    for path in (*changed, *remains.swapped()):
+        if any(secret.found_in(piece) for piece in remains.pieces(path)):
+            return broken(f"A prompt's words are in {path}.")
+    if kept := [name for name, said in remains.logged(begun) if secret.found_in(said)]:
         return broken(f"A prompt's words are in {kept[0]}.")
-    levels = ", ".join(target.quick_levels)
-    return held(f"After answers at {levels}, {len(family)} processes and {len(changed)} files keep no word or token.")
+    searched = f"{len(family)} processes, {len(changed)} files of all disks, swap and journals"
+    return held(f"After answers at {', '.join(levels)}, {searched} keep no word or token.")
+
+
+def _in_processes(family: dict[int, str], secret: Secret) -> str | None:
+    """What keeps the secret: memory, memory files, files that may be written to, arguments, sockets and pipes."""
+    search = Search.of(secret)
+    for pid, name in family.items():
+        if places := search.look_into(pid):
+            return f"{name} keeps a prompt's words: {places[0].partition(' at ')[0]}."
+        kept = [file for file, data in memory_files_of(pid).items() if secret.found_in(data)]
+        kept += [file for open_at, file in _written(pid) if any(map(secret.found_in, remains.pieces(open_at)))]
+        kept += [place for place, data in remains.unread(pid) if secret.found_in(data)]
+        if kept or secret.found_in(start_of(pid)):
+            return f"{name} has a prompt's words in {kept[0] if kept else 'its arguments or environment'}."
+    return None
 
 
 def _tokens(target: Target, canary: str) -> tuple[int, ...]:
@@ -71,35 +97,15 @@ def _tokens(target: Target, canary: str) -> tuple[int, ...]:
     return tuple(tokens[-12:-4])
 
 
-def _changed_since(moment: float) -> Iterator[Path]:
-    """Files of logs, journals, temporary and data folders."""
-    for folder in {*map(Path, KEPT_IN), cache_folder(), data_folder()}:
-        for within, _, names in os.walk(folder):
-            for name in names:
-                with suppress(OSError):
-                    path = Path(within, name)
-                    status = path.lstat()
-                    if S_ISREG(status.st_mode) and status.st_mtime >= moment:
-                        yield path
-
-
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES)
-    except OSError:
-        return b""
-
-
-def _written(pid: int) -> Iterator[Path]:
-    """Files on a disk that this process may write to."""
+def _written(pid: int) -> Iterator[tuple[Path, str]]:
+    """Files that this process may write to, also removed ones: where to read each, and its name."""
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError, ValueError, StopIteration):
             lines = Path(f"/proc/{pid}/fdinfo/{each.name}").read_text().splitlines()
             flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))
-            path = Path(os.readlink(each))
-            if flags & os.O_ACCMODE and path.is_absolute() and S_ISREG(each.stat().st_mode):
-                yield path
+            name = os.readlink(each)
+            if flags & os.O_ACCMODE and name.startswith("/") and S_ISREG(each.stat().st_mode):
+                yield each, name
 
 
 @takes_root
@@ -107,7 +113,7 @@ def offloading(target: Target) -> Finding:
     """No part of a prompt goes to a disk: no sealed process has a file to write to, or a page in swap."""
     sealed = _sealed(target)
     for pid, name in sealed.items():
-        if files := [path for path in _written(pid) if not str(path).startswith(("/memfd:", "/dev/"))]:
+        if files := [path for _, path in _written(pid) if not path.startswith(("/memfd:", "/dev/"))]:
             return broken(f"{name} may write to {files[0]}.")
         status = Path(f"/proc/{pid}/status").read_text()
         swapped = next((line.split()[1] for line in status.splitlines() if line.startswith("VmSwap:")), "0")

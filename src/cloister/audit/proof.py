@@ -4,7 +4,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from datetime import UTC, datetime
 
-from cloister.attest.evidence import NONCE_BYTES, read_statement
+from cloister.attest.evidence import NONCE_BYTES, Statement, read_statement
 from cloister.attest.node import verify_node
 from cloister.audit.finding import Finding, broken, held, not_tried, off
 from cloister.audit.target import Target
@@ -30,12 +30,13 @@ def nonce(target: Target) -> Finding:
     return held("Evidence is for the client's nonce alone.")
 
 
+def stated_by(target: Target) -> Statement:
+    return read_statement(ask_for_evidence(target.address, secrets.token_bytes(NONCE_BYTES), 0).statement)
+
+
 def settings_frozen(target: Target) -> Finding:
     """What evidence states must not change while the node runs, or with the client."""
-    stated = [
-        read_statement(ask_for_evidence(target.address, secrets.token_bytes(NONCE_BYTES), 0).statement)
-        for _ in range(3)
-    ]
+    stated = [stated_by(target) for _ in range(3)]
     if len({(one.settings_hash, one.weights, one.model, one.started) for one in stated}) != 1:
         return broken("Two answers state different settings, weights or starts.")
     if any(one.settings.hash != one.settings_hash for one in stated):
@@ -88,8 +89,7 @@ def vault_hosts(target: Target) -> Finding:
 
 def node_choice(target: Target) -> Finding:
     """A node of a cloud takes only tokens that name it; made-up tokens are refused."""
-    stated = read_statement(ask_for_evidence(target.address, secrets.token_bytes(NONCE_BYTES), 0).statement)
-    if not stated.settings.cloud:
+    if not stated_by(target).settings.cloud:
         return off("One node: its users chose it by its address, and nothing routes their requests.")
     token = urlsafe_b64encode(TOKEN_TYPE + secrets.token_bytes(TOKEN_BYTES)).decode()
     made_up = {"Authorization": f'PrivateToken token="{token}"'}

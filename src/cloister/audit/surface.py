@@ -4,6 +4,7 @@ come back in an error."""
 from typing import Any
 
 from cloister.audit.finding import Finding, broken, held, not_tried, off
+from cloister.audit.proof import stated_by
 from cloister.audit.target import COMPLETIONS, Target, random_words
 
 REFUSED, HIDDEN = (400, 404, 405, 422), (401, 403, 404, 405)
@@ -44,6 +45,8 @@ def speculation(target: Target) -> Finding:
     served = _served_with(target, SPECULATION)
     if served is not None:
         return broken(f"A request with {served!r} is served.")
+    if beat := stated_by(target).settings.beat_ms:  # no node guesses without one: it does not start
+        return not_tried(f"Vaults may guess behind a beat of {beat} ms. Fields that ask for it are refused.")
     return off("Tokens come one by one: nothing is guessed ahead, and fields that ask for it are refused.")
 
 

@@ -64,7 +64,7 @@ def obfuscate(options: ObfuscateOptions) -> None:
 
     Examples:
       cloister obfuscate letter.txt
-      echo 'I live in <redacted category="place">Ghent</redacted>.' | cloister obfuscate - --fakes 5
+      echo 'I live in <redacted category="place">Boston</redacted>.' | cloister obfuscate - --fakes 5
       cloister obfuscate letter.txt --other-model ./qwen --json
       cloister obfuscate letter.txt --auto-redact
     """

@@ -112,6 +112,11 @@ class LinkAnswerer:
         self.slots, self._free = slots, set(range(slots))  # for prompts exposed at once
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
+    def connect(self, question: int, answer: int) -> None:
+        """To its link, once, if it was made without. What no two vaults may share is made here, not before a fork."""
+        os.close(self._event)
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
     def start(self) -> None:
         """Before the process is sealed: that allows no new threads."""
 
@@ -326,7 +331,8 @@ class Device(ABC):
         """One step waits for one vault at most `patience_ms` in all."""
         raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
 
-    def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> LinkAnswerer:
+    def answerer(self, model: AttentionShape, cache: KVCache, question: int = -1, answer: int = -1) -> LinkAnswerer:
+        """Without descriptors: for `connect`, where the device survives a fork."""
         raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")
 
     def vault_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:

@@ -34,11 +34,12 @@ def choose_device(settings: EngineSettings) -> Device:
     """A GPU the kernels can use; else the CPU's native kernels; the reference if asked for, or without a compiler."""
     dtype, int8 = DTYPES[settings.dtype], settings.weights == "int8"
     if int8 and settings.dtype != "bf16":
-        raise SetupError("int8 weights are computed in bf16.", hint="Leave out --dtype fp32 or --weights int8.")
+        raise SetupError("Beside int8 weights all is bf16.", hint="Leave out --dtype fp32 or --weights int8.")
     if settings.kernels == "reference":
         return ReferenceDevice(ReferenceKernels(dtype, int8=int8))
     if settings.kernels == "gpu" and (int8 or settings.dtype != "bf16"):
-        raise SetupError("The GPU computes in bf16.", hint="Leave out --dtype fp32 and --weights int8.")
+        hint = "Leave out --dtype fp32 and --weights int8, or compute on the CPU with --kernels native."
+        raise SetupError("The GPU computes in bf16, without int8 weights.", hint=hint)
     suits_gpu = (settings.kernels, settings.dtype, settings.weights) == ("auto", "bf16", "as-dtype")
     if settings.kernels == "gpu" or (suits_gpu and not find.refusal()):
         return gpu_device()

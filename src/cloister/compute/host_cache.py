@@ -18,8 +18,8 @@ class HostCache(KVCache):
         self.blocks = blocks
         self.dtype = dtype
         size = (blocks, shape.layers, shape.kv_heads)
-        self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
-        self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
+        self._keys = untouched_zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
+        self._values = untouched_zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
         self.bytes_per_layer = self._keys.stride(1) * dtype.itemsize  # from one layer's keys (or values) to the next's
         self.block = self._keys.stride(0)  # in values, from a layer's keys (or values) in one block to the next block's
 
@@ -50,7 +50,7 @@ def on_host(cache: KVCache) -> HostCache:
     return cache
 
 
-def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
+def untouched_zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
     """By mmap, so that memory is taken when a page is written: our allocator writes zeros to all it gives out."""
     raw = mmap.mmap(-1, math.prod(size) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(raw, dtype=dtype).view(size)

@@ -8,13 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cloister.errors import ModelCorrupt
+
 Gate = Literal["silu", "gelu_tanh"]
 GATE_ROWS = 16
+LEAST = 2.0**-100  # as the largest magnitude of a row
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """With a gate, the layer gives act(x·G) × (x·U). An int8 weight is multiplied by the scale of its column."""
+    """With a gate, the layer gives act(x·G) × (x·U). int8 weights have a scale for each column."""
 
     data: torch.Tensor
     columns: int
@@ -92,10 +95,20 @@ MaskRow = Callable[[torch.Tensor, NDArray[np.uint8]], None]
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A scale for each row, whose largest magnitude becomes 127."""
+    """-127 … 127 and a scale for each row, whose largest magnitude becomes 127."""
     weight = weight.float()
     scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+    if not bool(scale.isfinite().all()):
+        raise ModelCorrupt("A weight is not a finite number.", hint="Fetch or convert the model again.")
     return (weight / scale[:, None]).round().to(torch.int8), scale
+
+
+def quantised_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What int8 weights multiply, as cpu/int8.h defines it: integers of 16 bits, and a scale for each row."""
+    top = x.abs().amax(1, keepdim=True)
+    finite, top, largest = top.isfinite(), top.clamp(min=LEAST), torch.tensor(32512.0)
+    values = (x * torch.div(largest, top)).round()  # `32512 / top` would be its reciprocal times 32512
+    return torch.where(finite, values, 0), torch.where(finite, torch.div(top, largest), torch.nan)
 
 
 def interleave_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from cloister.compute.base import CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.host_cache import HostCache, on_host
-from cloister.compute.layer import GATE_ROWS, Gate, Layer, Packed, quantised
+from cloister.compute.layer import GATE_ROWS, Gate, Layer, Packed, quantised, quantised_rows
 from cloister.compute.layout import BLOCK_TOKENS, Batch
 
 
@@ -66,11 +66,7 @@ class ReferenceKernels(Kernels):
         return rows if packed.scale is None else rows * packed.scale[tokens, None]
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
-        weight = packed.data.float()
-        rounded = x.to(self.dtype).float()
-        rows = [functional.linear(row, weight) for row in rounded]
-        out = torch.stack(rows) if rows else x.new_zeros(0, packed.columns)
-        out = out if packed.scale is None else out * packed.scale
+        out = self._product(x, packed)
         out = out if packed.bias is None else out + packed.bias
         if packed.gate:
             halves = out.view(len(out), -1, 2, GATE_ROWS)
@@ -78,6 +74,17 @@ class ReferenceKernels(Kernels):
             # Row by row: torch computes the last few values of a tensor otherwise than the others.
             out = torch.stack([_active(row, packed.gate) for row in gate]) * up
         return out if add_to is None else add_to.add_(out)
+
+    def _product(self, x: torch.Tensor, packed: Packed) -> torch.Tensor:
+        if packed.scale is not None:
+            values, scale = quantised_rows(x.float())
+            high = torch.floor((values + 128) / 256)
+            both = (high, values - 256 * high)
+            high, low = ((half.double() @ packed.data.double().T).int().float() for half in both)  # exact: below 2^31
+            return (high * 256 + low) * (packed.scale * scale)
+        weight = packed.data.float()
+        rows = [functional.linear(row, weight) for row in x.to(self.dtype).float()]
+        return torch.stack(rows) if rows else x.new_zeros(0, packed.columns)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight

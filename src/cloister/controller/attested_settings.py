@@ -38,10 +38,12 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         profile=controls.profile,
         engine=settings.engine.kind,
         engine_details=describe_engine(settings),
+        weights=settings.engine.weights_form,
     )
 
 
 def attested_host_settings(settings: VaultHostSettings) -> AttestedSettings:
     """Sessions are the server's: a vault ends with its connection there."""
     sandbox: Sandbox = "degraded" if settings.allow_degraded_sandbox else "whole"
-    return AttestedSettings(sandbox=sandbox, keys="own", session_idle_ms=0, mpc="off")
+    weights = settings.engine.weights_form
+    return AttestedSettings(sandbox=sandbox, keys="own", session_idle_ms=0, mpc="off", weights=weights)

@@ -53,7 +53,7 @@ def say_ready(
     notes: Sequence[str] = (),
 ) -> None:
     key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
-    facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
+    facts = f"{settings.engine.weights_form}, {serving.kernels} kernels, context {serving.max_context}"
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "temperature": 0.2}}'
     console.print(
         f"[bold green]Cloister[/] serves [bold]{escape(model)}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True

@@ -67,6 +67,7 @@ class PreloadedModel:
     folder: ModelFolder
     parts: SealedParts
     openings: tuple[str, ...] = ()
+    unlinked: vault.Vault | None = None  # without a link and data: a forked child connects its own copy
 
     @property
     def device(self) -> Device:
@@ -76,6 +77,11 @@ class PreloadedModel:
         """A model whose attention cannot be partitioned takes turns: it has no level that needs MPS."""
         if self.device.can_share(self.decoder):
             self.device.share(mps_folder, self.settings.attention_processes)
+
+    def with_vault(self) -> "PreloadedModel":
+        if not self.device.survives_fork:
+            return self
+        return replace(self, unlinked=vault.prepare(self.decoder, self.reading, self.settings))
 
     def opened(self, role: Role, weights: int | None) -> "tuple[PreloadedModel, int | None]":
         """The model where the child will compute, and a descriptor of the device's weights for others."""
@@ -176,7 +182,11 @@ def _attention(model: PreloadedModel, descriptors: list[int], slots: int) -> Mad
 
 def _vault(model: PreloadedModel, descriptors: list[int]) -> Made:
     _, _, question, answer = descriptors
-    made = vault.prepare(model.decoder, model.reading, model.settings, question, answer)
+    if (made := model.unlinked) is not None:
+        made.connect(question, answer)
+    else:
+        made = vault.prepare(model.decoder, model.reading, model.settings, question, answer)
+    made.start()
     return made.run, lambda _: None, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 
 

@@ -63,6 +63,7 @@ def preload(order: Preload, weights: int) -> tuple[PreloadedModel, Preloaded]:
         model.share(MEETING_PLACE)
     os.close(weights)
     rehearse(model)
+    model = model.with_vault()
     for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
         filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word)
     decoder.kernels.drop_scratch()

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from cloister.errors import ObfuscationRefused, TooFewCandidates
-from cloister.obfuscation.candidates.base import POOL_VALUES
 from cloister.obfuscation.candidates.vocabularies import VOCABULARIES
 from cloister.obfuscation.entities import Entity
 from cloister.obfuscation.goal import SamplingGoal
@@ -20,7 +19,7 @@ from cloister.obfuscation.together import SECRETS, Together
 from cloister.obfuscation.variants import Substitutes
 
 SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
-BANDS = 3  # of λ+1 values: the least size of a pool, where its list has that and POOL_VALUES
+BANDS = 2  # of λ+1 values: the least size of a pool, where its list has that. Values of a larger one differ more
 Grouping = Callable[[Sequence[TaggedText], Sequence[Entity], Prf, int], list[Group]]
 
 
@@ -53,7 +52,7 @@ class Sampler:
                 yield SHAPES_LIKE_TOKENS
             quantized = QuantizedSampler(self.model, self.tokenizer, self.goal, self.prf, self.shapes)
             return replace((yield from quantized.sampling(texts, entities)), methods=("gqs",) * len(entities))
-        groups = self.grouping(texts, entities, self.prf, max(POOL_VALUES, BANDS * (self.goal.fakes + 1)))
+        groups = self.grouping(texts, entities, self.prf, BANDS * (self.goal.fakes + 1))
         if (unknown := next((group for group in groups if group.pool is None), None)) is not None:
             raise _unknown(entities, unknown.entities[0])
         drawn: list[tuple[tuple[int, ...], Drawn]] = []

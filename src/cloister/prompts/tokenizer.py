@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tokenizers
 
 from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUnsupported
@@ -80,8 +81,9 @@ class Tokenizer:
         self._tool_parser = tool_parser
         self._folder = folder.path
         self._settings = _read_json(folder.path / "tokenizer_config.json")
-        described = _describe(folder.path)
-        self._backend = _build(described, folder.path)
+        written = _describe(folder.path)
+        self._backend = _build(written, folder.path)
+        described = msgspec.json.decode(written, type=_Described)
         self._backend.no_truncation()
         self._backend.no_padding()
         self.vocabulary: int = self._backend.get_vocab_size(with_added_tokens=True)
@@ -96,8 +98,8 @@ class Tokenizer:
         self._swallows_after = {known.content for known in added.values() if known.rstrip}
         self._reserved_ids = frozenset(self._reserved.values())
         self._reserved_pattern = any_of(self._reserved)
-        self._plain = _without_added(described, self._reserved, self._backend)
-        self._byte_level = (described.get("decoder") or {}).get("type") == "ByteLevel"
+        self._plain = _without_added(written, described, self._reserved, self._backend)
+        self._byte_level = (described.decoder or {}).get("type") == "ByteLevel"
         self._chat = self._compile(template)
         generation = _read_json(folder.path / "generation_config.json")
         self.stop_tokens: tuple[int, ...] = self._find_stop_tokens(folder, generation)
@@ -291,39 +293,52 @@ class Tokenizer:
         return token if token in self._special else None
 
 
-def _describe(folder: Path) -> dict[str, Any]:
+class _Described(msgspec.Struct):
+    """Of tokenizer.json what is needed beside the backend: to read all of it as Python objects takes as long."""
+
+    added_tokens: tuple[dict[str, Any], ...] = ()
+    decoder: dict[str, Any] | None = None
+
+
+def _describe(folder: Path) -> str:
     """The content of tokenizer.json, made by transformers where the folder has only older forms."""
     path = folder / "tokenizer.json"
     if path.is_file():
-        return _read_json(path)
+        try:
+            return path.read_text(encoding="utf-8")
+        except ValueError as wrong:
+            raise _not_a_tokenizer(folder) from wrong
     from transformers import AutoTokenizer
 
     try:
         found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        return dict(json.loads(found.backend_tokenizer.to_str()))
+        return str(found.backend_tokenizer.to_str())
     except Exception as wrong:  # whatever transformers stumbles over, the folder has no tokenizer we can use
         raise ModelUnsupported(f"{folder} has no tokenizer that can be read.", hint="Add tokenizer.json.") from wrong
 
 
-def _build(described: Mapping[str, Any], folder: Path) -> tokenizers.Tokenizer:
+def _build(written: str, folder: Path) -> tokenizers.Tokenizer:
     try:
-        return _forgetful(tokenizers.Tokenizer.from_str(json.dumps(described)))
+        return _forgetful(tokenizers.Tokenizer.from_str(written))
     except Exception as wrong:  # the package raises bare Exception
-        raise ModelCorrupt(
-            f"{folder / 'tokenizer.json'} is not a tokenizer.", hint="Fetch or convert the model again."
-        ) from wrong
+        raise _not_a_tokenizer(folder) from wrong
+
+
+def _not_a_tokenizer(folder: Path) -> ModelCorrupt:
+    message = f"{folder / 'tokenizer.json'} is not a tokenizer."
+    return ModelCorrupt(message, hint="Fetch or convert the model again.")
 
 
 def _without_added(
-    described: Mapping[str, Any], names: Mapping[str, int], whole: tokenizers.Tokenizer
+    written: str, described: _Described, names: Mapping[str, int], whole: tokenizers.Tokenizer
 ) -> tokenizers.Tokenizer:
-    kept = [token for token in described.get("added_tokens", []) if token["content"] not in names]
+    kept = [token for token in described.added_tokens if token["content"] not in names]
     if not kept:  # then only the words and their merges are left, which both may have
         plain = tokenizers.Tokenizer(whole.model)
         plain.normalizer, plain.pre_tokenizer, plain.decoder = whole.normalizer, whole.pre_tokenizer, whole.decoder
         return _forgetful(plain)
     # The post-processor may name tokens that are gone; nothing here adds any.
-    less = {**described, "added_tokens": kept, "post_processor": None, "truncation": None, "padding": None}
+    less = json.loads(written) | {"added_tokens": kept, "post_processor": None, "truncation": None, "padding": None}
     return _forgetful(tokenizers.Tokenizer.from_str(json.dumps(less)))
 
 

@@ -46,9 +46,10 @@ BYTES_LIKE_A_TOKEN = 1024  # to read this many takes about as long as to compute
 
 
 def prepare(
-    decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
+    decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int = -1, answer_fd: int = -1
 ) -> Vault:
-    """All that a sealed process cannot do. The caller closes the descriptors."""
+    """All that a sealed process cannot do, but `start`. The caller closes the descriptors. Without them it can be made
+    before a fork, once for all vaults: it holds no user's data, and `connect` makes what no two vaults may share."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     behind = ANSWERS * blocks if settings.private_layers else 0
     cache = decoder.device.vault_cache(decoder.cache_shape, blocks + behind, question_fd)
@@ -60,7 +61,6 @@ def prepare(
     if decoder.device.partition_refusal(decoder):
         return Vault(decoder, reading, settings, runner, LinkAnswerer(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
-    answerer.start()
     several = (OBFUSCATED,) if answerer.slots > MOST_FAKES else ()
     return Vault(decoder, reading, settings, runner, answerer, levels=(PARTITIONED, *several, ISOLATED))
 
@@ -115,6 +115,12 @@ class Vault:
         self._wanted: wire.WantCores | None = None
         self._unread: deque[wire.AssignPrompt] = deque()
         self._cancelled: set[int] = set()  # of those that are not read yet
+
+    def connect(self, question_fd: int, answer_fd: int) -> None:
+        self._answerer.connect(question_fd, answer_fd)
+
+    def start(self) -> None:
+        self._answerer.start()
 
     @property
     def descriptors(self) -> set[int]:

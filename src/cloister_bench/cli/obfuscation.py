@@ -66,6 +66,7 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
     from cloister_bench.obfuscation.decoding import Server
     from cloister_bench.obfuscation.reader import export_cases, score_answers
     from cloister_bench.obfuscation.run import Bench
+    from cloister_bench.obfuscation.sizes import FIGURES as LISTS
 
     methods = known_names(options.methods, "method", METHODS)
     basis = QUICK if options.quick else FULL
@@ -93,7 +94,7 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
                 count = export_cases(found, options.export_cases, options.export, options.key)
                 typer.echo(f"{count} cases are in {options.export}, their key in {options.key}.", err=True)
 
-    measure_suite(results, measure, options, tables, FIGURES)
+    measure_suite(results, measure, options, tables, {**FIGURES, **LISTS})
     raise_if_failed(results)
     if results.skipped:
         typer.echo(f"Left out: {'; '.join(results.skipped)}.", err=True)

@@ -10,7 +10,8 @@ from cloister_bench.cli.suite import Bars, Output, measure_suite, numbers, raise
 class PeersOptions(Output, KeyOptions):
     server: list[str] | None = option(
         None,
-        "[NAME=]URL, or [NAME=]COMMAND that starts one, in which {port} becomes a free port. The first is the base.",
+        "[NAME=]URL, or [NAME=]COMMAND that starts one, in which {port} becomes a free port, or llama.cpp:Q8_0 or "
+        "llama.cpp:Q4_0 with the default model, installed on first use. The first is the base.",
         metavar="SERVER",
         show_default=DEFAULT_URL,
     )

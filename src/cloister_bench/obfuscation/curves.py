@@ -1,5 +1,5 @@
 """The paper's curves, and ours: how many substitutes lie within ε (Figures 5–7), the seconds that finding them takes
-(Figure 13), and how often the real prompt is found against λ, ε and the sampling model."""
+(Figure 13), and how often the real prompt is found against λ, ε, the number of secrets and the sampling model."""
 
 from __future__ import annotations
 
@@ -52,12 +52,14 @@ class Point:
     method: Method = "exchangeable"
     fakes: int = 7
     epsilon: float = 2.0
+    secrets: int = 1  # of a prompt
     all: bool = False
 
 
 POINTS = (
-    *(Point("λ", fakes=fakes) for fakes in (1, 3, 7, 15, 31, 63, 127)),
+    *(Point("λ", fakes=fakes) for fakes in (1, 3, 7, 15, 31, 63, 128)),
     *(Point("ε", "gqs", epsilon=epsilon) for epsilon in (0.25, 0.5, 1.0, 2.0, 4.0)),
+    *(Point("secrets", secrets=secrets) for secrets in (1, 2, 3, 4)),
     Point("sampler", all=True),
     Point("sampler", "gqs", all=True),
 )
@@ -79,7 +81,8 @@ def bets(point: Point, by: Sampling, readers: Mapping[str, Reader], cases: Seque
         for name, read in readers.items():
             scores = read(texts)
             found[name].append((right(scores), rank(scores)))
-    x = {"λ": point.fakes, "ε": point.epsilon}.get(point.against, f"{point.method} of {by.name}")
+    axes = {"λ": point.fakes, "ε": point.epsilon, "secrets": point.secrets}
+    x = axes.get(point.against, f"{point.method} of {by.name}")
     about = {**asdict(point), "sampler": by.name, "x": x, "tried": len(cases), "served": len(chance)}
     yield {**about, "line": "chance", "y": round(mean(chance), 4) if chance else None}
     for name, these in found.items():
@@ -149,7 +152,9 @@ def _in_run(found: Sampled, epsilon: float) -> int:
     return next((len(run) - 1 for run in runs if found.secret in run), 0)
 
 
-def tasks(samplers: Sequence[Sampling], cases: Mapping[str, Sequence[Case]], most: int) -> list[Callable[[], Rows]]:
+def tasks(
+    samplers: Sequence[Sampling], cases: Mapping[str, Sequence[Case]], joint: Sequence[Case], most: int
+) -> list[Callable[[], Rows]]:
     """What is measured, in pieces; the first model's curves, and what differs with the others."""
     first, *_ = samplers
     readers, near = {one.name: one.read for one in samplers}, by_domain(cases, most)
@@ -163,7 +168,8 @@ def tasks(samplers: Sequence[Sampling], cases: Mapping[str, Sequence[Case]], mos
         found += [partial(within, one, places, "places", f"{one.name}, τ = {t:g}", t) for t in (1.0, 2.0)]
         found += [partial(seconds, one, every, LAMBDAS)]
     for point in POINTS:
-        found += [partial(bets, point, by, readers, every) for by in samplers[: len(samplers) if point.all else 1]]
+        those = every if point.secrets == 1 else [one for one in joint if len(one.text.spans) == point.secrets][:most]
+        found += [partial(bets, point, by, readers, those) for by in samplers[: len(samplers) if point.all else 1]]
     return found
 
 
@@ -178,8 +184,10 @@ FIGURES = {
         _shown(title="places in clinical notes", where={"against": "places"}, log="x", labels=_ALG1),
         _shown(title="exchangeable", where={"against": "λ"}, log="x", labels={"xlabel": "λ", **_TOP1}),
         _shown(title="gqs, λ = 7", where={"against": "ε"}, log="x", labels={"xlabel": "ε", **_TOP1}),
+        _shown(title="λ = 7", where={"against": "secrets"}, labels={"xlabel": "secrets of a prompt", **_TOP1}),
+        Panel("x", "served", "line", title="served", where={"against": "λ"}, log="x", labels={"xlabel": "λ"}),
         _shown(title="λ = 7", kind="bars", where={"against": "sampler"}, limit=1 / 8, labels=_TOP1),
-        grid=(2, 3),
+        grid=(2, 4),
     ),
     "obfuscation-latency": charts(
         lambda document: document["curves"],

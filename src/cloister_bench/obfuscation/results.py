@@ -20,7 +20,7 @@ from cloister_bench.suite.documents import (
 )
 
 METHODS = ("naive", "dictionary", "gqs", "exchangeable")
-Part = Literal["distinguisher", "repetition", "examples", "curves", "decoding"]
+Part = Literal["distinguisher", "repetition", "examples", "lists", "curves", "decoding"]
 PARTS: tuple[Part, ...] = get_args(Part)
 EXAMPLES = (
     'After the tick bite I was given <redacted category="medication">doxycycline</redacted> for two weeks.',
@@ -118,6 +118,7 @@ class Results(documents.Results):
     repetition: list[Row] = field(default_factory=list)
     reader: list[Row] = field(default_factory=list)
     examples: list[Row] = field(default_factory=list)
+    lists: list[Row] = field(default_factory=list)
     curves: list[Row] = field(default_factory=list)
     decoding: list[Row] = field(default_factory=list)
     second_model: str = ""
@@ -165,6 +166,7 @@ def tables(document: Document) -> list[Table]:
         Table.of("A reader", document["reader"], reader, labels=2),
         Table.of("One secret again", document["repetition"], stored, labels=2),
         Table.of("Examples", document["examples"], examples, labels=3),
+        Table.of("Lists", document["lists"], {**curves, "tokens": "tokens"}, labels=3),
         Table.of("Curves", document["curves"], curves, labels=3),
         Table.of("Decoding", document["decoding"], decoding, labels=0),
         targets_table(document["targets"]),

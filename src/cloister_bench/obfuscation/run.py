@@ -18,6 +18,7 @@ from cloister_bench.obfuscation.adversaries import Adversaries, Trial, rank, rig
 from cloister_bench.obfuscation.curves import Sampling, tasks
 from cloister_bench.obfuscation.decoding import Ask, time_between_tokens
 from cloister_bench.obfuscation.results import EXAMPLES, JOINT, Part, Plan, Results
+from cloister_bench.obfuscation.sizes import sizes
 from cloister_bench.obfuscation.texts import Case
 from cloister_bench.suite.documents import Row, rate_of
 from cloister_bench.suite.measurement import Measurement, Watcher
@@ -93,6 +94,7 @@ class Bench(Measurement[Results]):
             "distinguisher": self._distinguisher,
             "repetition": self._repetition,
             "examples": self._examples,
+            "lists": self._lists,
             "curves": self._curves,
             "decoding": self._decoding,
         }
@@ -210,9 +212,21 @@ class Bench(Measurement[Results]):
                 self._results.examples.append({"text": text, "method": method, "values": values})
                 self._watcher.advance(method)
 
+    def _lists(self) -> None:
+        first, most = self._of.samplers[0], self._plan.curves
+        cases = {str(each): those[:most] for each, those in self._of.cases.items()}
+        self._watcher.begin("lists", 1)
+        for row in sizes(first.tokenizer, first.model.vocabulary, cases, self._of.joint[: 4 * most]):
+            if self._fits("lists"):
+                self._results.lists.append(row)
+        self._watcher.advance("lists")
+
     def _curves(self) -> None:
         pieces = tasks(
-            self._of.samplers, {str(each): those for each, those in self._of.cases.items()}, self._plan.curves
+            self._of.samplers,
+            {str(each): those for each, those in self._of.cases.items()},
+            self._of.joint,
+            self._plan.curves,
         )
         self._watcher.begin("curves", len(pieces))
         for piece in pieces:

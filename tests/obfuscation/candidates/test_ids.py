@@ -63,7 +63,7 @@ def test_check_digits_hold(secret: str, check: str) -> None:
 )
 def test_members_have_the_same_form(secret: str) -> None:
     found = values(secret)
-    assert len(found) >= 60 and {form_of(value) == form_of(secret) for value in found} == {True}
+    assert len(found) >= 15 and {form_of(value) == form_of(secret) for value in found} == {True}
 
 
 def test_small_sets_are_cut_into_cells_by_the_key() -> None:
@@ -80,3 +80,28 @@ def test_an_email_address_is_another_persons() -> None:
     found = values("john.miller12@yahoo.com")
     assert len(found) >= 16 and all(values(value) == found for value in found[::8])
     assert Ids().pool("john.miller@a-small-company.com", Around("", ""), Prf(bytes(32))) is None
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "stays"),
+    [
+        ("4539 1488 0343 6467", "My card", "4539"),
+        ("+41 44 668 18 00", "Mobile", "+41 44"),
+        ("0490 75 40 81", "Phone", "0490 "),
+        ("1026367", "Zip 36367, record", "6367"),
+        ("(416) 664-1376", "Phone", "("),
+    ],
+)
+def test_digits_stay_that_others_would_not_have(secret: str, text: str, stays: str) -> None:
+    around = Around(text, "", 16)
+    found = Ids().pool(secret, around, Prf(bytes(32)))
+    assert found is not None and len(found.values) > 8 and all(stays in value for value in found.values)
+    assert stays in ("6367", "(") or all(value.startswith(stays) for value in found.values)
+    forms = {form_of(value, "36367") for value in found.values} if stays == "6367" else {form_of(secret)}
+    assert len(forms) == 1
+
+
+def test_an_area_code_is_of_the_same_country() -> None:
+    assert {value[:5] for value in values("(416) 664-1376")} & {
+        value[:5] for value in values("(212) 664-1376")
+    } == set()

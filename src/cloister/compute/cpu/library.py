@@ -27,6 +27,7 @@ SOURCES = (
     "native.c",
     "linear.h",
     "neon.h",
+    "int8.h",
     "attention.h",
     "link.h",
     "start.h",
@@ -253,14 +254,18 @@ def _sealed(code: bytes) -> int:
 
 def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
     """With its team started; without AMX tiles where the operating system forbids them."""
-    library = open_library(tiles=tiles)
-    library.cloister_bf16_with.restype = ctypes.c_char_p
-    for name, types in SIGNATURES.items():
-        function = getattr(library, f"cloister_{name}")
-        function.argtypes, function.restype = types, None
-    library.cloister_answer.argtypes = [c_void_p]
+    library = prepared(open_library(tiles=tiles))
     if library.cloister_start(threads or usable_cores()) >= 1:
         return library
     if not tiles:
         raise SetupError("The native kernels cannot start their threads.", hint="Start with --kernels reference.")
     return load_library(threads, tiles=False)
+
+
+def prepared(library: ctypes.CDLL) -> ctypes.CDLL:
+    library.cloister_bf16_with.restype = library.cloister_int8_with.restype = ctypes.c_char_p
+    for name, types in SIGNATURES.items():
+        function = getattr(library, f"cloister_{name}")
+        function.argtypes, function.restype = types, None
+    library.cloister_answer.argtypes = [c_void_p]
+    return library

@@ -3,14 +3,12 @@
  * Batch invariance by construction: an output element is one chain of accumulations over k = 0, 1, 2 … whatever the
  * number of rows, the tiling or the member that computes it. Padding adds exact zeros at the end of the chain.
  *
- * int8 weights are bf16 ones with a scale per column: a panel is widened (exactly) as it is used.
- *
- * fp32 panel: [k][32].   bf16 and int8 panel: [k/32][2 tiles][16 pairs of k][16 columns][2], the layout of an AMX tile; without
- * AMX the same panel is read as pairs in the upper and lower halves of 32-bit lanes. On ARM: see neon.h. */
+ * fp32 panel: [k][32].   bf16 panel: [k/32][2 tiles][16 pairs of k][16 columns][2], the layout of an AMX tile; without
+ * AMX the same panel is read as pairs in the upper and lower halves of 32-bit lanes. On ARM: see neon.h. int8: see int8.h. */
 #pragma once
 #include "lanes.h"
 #include "team.h"
-#if defined(__AMX_BF16__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -24,9 +22,9 @@ enum epilogue { PLAIN = 0, ADD = 1, GATED_SILU = 2, GATED_GELU = 3 };
 
 struct linear {
     const float *x; /* rows × k */
-    const uint16_t *tiles; /* x as bf16 tiles [rows/16][k/32][16][32]; on ARM as floats [rows/4][k][4] */
+    const uint16_t *tiles; /* x as bf16 tiles [rows/16][k/32][16][32]; on ARM as floats [rows/4][k][4]; for int8 see there */
     const void *packed;
-    const float *bias, *scale; /* per packed column, or NULL */
+    const float *bias, *scale; /* per packed column; NULL without one, or if not int8 */
     float *out;
     int rows, k, columns, out_stride, epilogue, format, first_panel;
 };
@@ -42,7 +40,6 @@ static inline lanes gelu_tanh(lanes g) {
 /* A row of one panel leaves: bias, then plain, added to what is there (the residual), or gate × up in halves. */
 static inline void leave(const struct linear *job, int row, int panel, lanes left, lanes right) {
     int column = panel * PANEL, gated = job->epilogue >= GATED_SILU;
-    if (job->scale) left *= load(job->scale + column), right *= load(job->scale + column + WIDTH);
     if (job->bias) left += load(job->bias + column), right += load(job->bias + column + WIDTH);
     if (gated) left = (job->epilogue == GATED_SILU ? silu(left) : gelu_tanh(left)) * right;
     float *out = job->out + (size_t)row * job->out_stride + (gated ? column / 2 : column);
@@ -58,26 +55,8 @@ static inline void leave(const struct linear *job, int row, int panel, lanes lef
     }
 }
 
-/* The panel's weights as bf16: in place, or widened from int8 into this thread's scratch. */
-static const uint16_t *bf16_weights(const struct linear *job, int index, int blocks) {
-    static _Thread_local uint16_t *scratch;
-    static _Thread_local size_t room;
-    size_t size = (size_t)blocks * KBLOCK * PANEL;
-    if (job->format == BF16) return (const uint16_t *)job->packed + index * size;
-    if (room < size) {
-        free(scratch);
-        scratch = aligned_alloc(64, size * 2);
-        if (!scratch) abort();
-        room = size;
-    }
-    const int8_t *panel = (const int8_t *)job->packed + index * size;
-    for (size_t i = 0; i < size; i++) {
-        float value = panel[i];
-        uint32_t u;
-        memcpy(&u, &value, 4);
-        scratch[i] = (uint16_t)(u >> 16);
-    }
-    return scratch;
+static inline const uint16_t *bf16_weights(const struct linear *job, int index, int blocks) {
+    return (const uint16_t *)job->packed + (size_t)index * blocks * KBLOCK * PANEL;
 }
 
 #if defined(__aarch64__)
@@ -144,7 +123,7 @@ static void fp32_panel(const void *given, int item, int member) {
     for (; row < job->rows; row++) fp32_rows_1(job, panel, row, index);
 }
 
-#if defined(__AMX_BF16__)
+#if defined(__AMX_TILE__)
 static void configure_tiles(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -154,7 +133,9 @@ static void configure_tiles(void) {
     for (int t = 0; t < 8; t++) shape.row_bytes[t] = 64, shape.rows[t] = 16;
     _tile_loadconfig(&shape);
 }
+#endif
 
+#if defined(__AMX_BF16__)
 /* Tiles 0–3 accumulate two row tiles × two column tiles; 4, 5 hold rows of x; 6, 7 weights. */
 static void bf16_panel(const void *given, int item, int member) {
     const struct linear *job = given;
@@ -260,12 +241,15 @@ static void tile_rows(const void *given, int index, int member) {
 }
 #endif
 
+#include "int8.h"
+
 /* What the products need of x before the first panel. */
 static void tile(const struct linear *job) {
-    if (TILED(job)) share_out(tile_rows, job, up_to(job->rows, ROWS) / ROWS);
+    if (TILED(job)) share_out(job->format == INT8 ? quantise_rows : tile_rows, job, up_to(job->rows, ROWS) / ROWS);
 }
 
 static void panels(struct linear *job, int from, int to) {
+    static const item_fn PANELS[] = {[FP32] = fp32_panel, [BF16] = bf16_panel, [INT8] = int8_panel};
     job->first_panel = from;
-    share_out(job->format == FP32 ? fp32_panel : bf16_panel, job, to - from);
+    share_out(PANELS[job->format], job, to - from);
 }

@@ -10,7 +10,7 @@ import torch
 from cloister.compute.base import AttentionShape, Begun, LinkAnswerer, LinkAsker
 from cloister.compute.cpu.library import AnsweringStruct, AskedStruct, AskingStruct, ComparingStruct, SlotStruct
 from cloister.compute.cpu.start import Starting
-from cloister.compute.host_cache import HostCache
+from cloister.compute.host_cache import HostCache, untouched_zeros
 from cloister.compute.layout import BLOCK_TOKENS, RemoteRows
 from cloister.errors import SetupError, VaultLost
 from cloister.link.memory import NUMBER_AT, LinkShape
@@ -78,11 +78,16 @@ class CpuAsker(LinkAsker):
 
 class CpuAnswerer(LinkAnswerer):
     def __init__(
-        self, library: CDLL, model: AttentionShape, cache: HostCache, shape: LinkShape, question: int, answer: int
+        self,
+        library: CDLL,
+        model: AttentionShape,
+        cache: HostCache,
+        shape: LinkShape,
+        question: int = -1,
+        answer: int = -1,
     ) -> None:
         super().__init__(SLOTS)
-        self._library, self._model = library, model
-        self._question, self._answer = shape.map(question, answer, asks=False)
+        self._library, self._model, self._shape = library, model, shape
         self._cache = cache
         self._scales = torch.tensor(model.scales, dtype=torch.float32)
         self._windows = torch.tensor(model.windows, dtype=torch.int32)
@@ -95,20 +100,28 @@ class CpuAnswerer(LinkAnswerer):
             one.blocks = self._tables[slot].data_ptr()
             one.cosine, one.sine = self._rotations[0, slot].data_ptr(), self._rotations[1, slot].data_ptr()
         self.recorded = min(cache.blocks * BLOCK_TOKENS, MOST_RECORDED)
-        # Pages that nothing asked about are never touched.
-        self._record = torch.zeros(SLOTS, shape.layers, self.recorded, dtype=torch.int64)
-        self._query, self._key = torch.zeros(shape.heads * shape.dim), 1 + randbelow(MERSENNE_61 - 1)
-        ends = (self._question.address, self._answer.address, addressof(self._slots))
+        self._record = untouched_zeros(SLOTS, shape.layers, self.recorded, dtype=torch.int64)
+        self._query, self._key = torch.zeros(shape.heads * shape.dim), 0
         held = (cache.keys(0).data_ptr(), cache.values(0).data_ptr(), cache.bytes_per_layer, cache.block)
         layers = (self._scales.data_ptr(), self._windows.data_ptr(), self._query.data_ptr(), self._record.data_ptr())
         sizes = (SLOTS, shape.heads, cache.shape.kv_heads, shape.dim, shape.layers, shape.capacity, rotary)
-        bf16, number = int(cache.dtype == torch.bfloat16), self._question.word(NUMBER_AT).value
+        bf16 = int(cache.dtype == torch.bfloat16)
         self._starting: Starting | None = None
         self._first = 0
         self._begun: dict[int, Begun] = {}
         self._struct = AnsweringStruct(
-            *ends, *held, *layers, self._key, None, *sizes, bf16, self.recorded, self._event, number
+            None, None, addressof(self._slots), *held, *layers, 0, None, *sizes, bf16, self.recorded
         )
+        if question >= 0:
+            self.connect(question, answer)
+
+    def connect(self, question: int, answer: int) -> None:
+        super().connect(question, answer)
+        self._question, self._answer = self._shape.map(question, answer, asks=False)
+        self._key = 1 + randbelow(MERSENNE_61 - 1)
+        struct = self._struct
+        struct.question, struct.reply = self._question.address, self._answer.address
+        struct.key, struct.event, struct.number = self._key, self._event, self._question.word(NUMBER_AT).value
 
     def compute_first(self, starting: Starting) -> None:
         """The private layers, from now on alone."""

@@ -24,6 +24,7 @@ static int allow_tiles(void) { return 0; }
 #endif
 
 API const char *cloister_bf16_with(void) { return BF16_WITH; }
+API const char *cloister_int8_with(void) { return INT8_WITH; }
 
 /* How many members the team has, or -1 where the kernel refuses the tile registers this build needs. */
 API int cloister_start(int members) { return allow_tiles() ? -1 : team_start(members); }
@@ -34,9 +35,13 @@ API void cloister_take_short_turns(void) { take_short_turns(); }
 
 static const int ITEM_BYTES[] = {[FP32] = 4, [BF16] = 2, [INT8] = 1};
 
+/* A format's k, padded. */
+static inline int padded_to(int format, int k) { return format == FP32 ? k : up_to(k, format == INT8 ? DEPTH : KBLOCK); }
+
 /* Where element i of column c stands in its panel. */
 static inline size_t place(int format, int i, int c) {
     if (format == FP32) return (size_t)i * PANEL + c;
+    if (format == INT8) return (size_t)(i / 4) * 4 * PANEL + c * 4 + i % 4;
     return (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2;
 }
 
@@ -58,7 +63,7 @@ static void pack_panel(const void *given, int panel, int member) {
 }
 
 API void cloister_pack(const void *weight, int format, int columns, int k, void *packed) {
-    struct pack job = {weight, packed, format, columns, k, format == FP32 ? k : up_to(k, KBLOCK)};
+    struct pack job = {weight, packed, format, columns, k, padded_to(format, k)};
     share_out(pack_panel, &job, up_to(columns, PANEL) / PANEL);
 }
 
@@ -70,7 +75,7 @@ struct packed {
 
 /* Rows of the packed matrix: the embedding of token ids from the one copy that is also the output layer. */
 API void cloister_embed(const struct packed *w, const int64_t *ids, int rows, float *out) {
-    int padded = w->format == FP32 ? w->k : up_to(w->k, KBLOCK);
+    int padded = padded_to(w->format, w->k);
     for (int r = 0; r < rows; r++) {
         int c = (int)(ids[r] % PANEL);
         size_t base = (size_t)(ids[r] / PANEL) * padded * PANEL;

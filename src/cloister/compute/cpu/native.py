@@ -23,6 +23,8 @@ from cloister.link.memory import LinkShape
 
 PANEL = 32
 LANES = 16
+DEPTH = 64
+MAX_INT8_K = 1 << 17  # a sum of 128 · 127 as often is below 2^31
 MASKED = 64  # tokens of a word of a mask
 MAX_DIM = 256
 MAX_QUERIES = 128
@@ -62,7 +64,8 @@ class NativeKernels(Kernels):
         self._remote = torch.empty(0, dtype=torch.int32)
         self._phases = (c_uint64 * len(PHASES))()
         self._watched: tuple[Collection[int], Callable[[int, torch.Tensor], None]] | None = None
-        self.name = f"native-{self.library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
+        # int8 weights are packed the same way for all processors, and have one digest.
+        self.name = "native-int8" if int8 else f"native-{self.library.cloister_bf16_with().decode()}"
 
     @contextmanager
     def watching(self, layers: Collection[int], take: Callable[[int, torch.Tensor], None]) -> Iterator[None]:
@@ -76,14 +79,12 @@ class NativeKernels(Kernels):
         columns, k = weight.shape
         if gate and columns % PANEL:
             raise ModelUnsupported(f"A gated layer of {columns} columns is not a multiple of {PANEL}.")
-        scale = None
-        if self._int8:
-            weight, scale = quantised(weight)
-        else:
-            weight = weight.to(self.dtype)
-        weight = weight.contiguous()
-        width = _up_to(columns, PANEL)
-        data = torch.empty(width * (_up_to(k, PANEL) if self._bf16 else k), dtype=weight.dtype)
+        if self._int8 and k > MAX_INT8_K:
+            raise ModelUnsupported(f"A layer of {k} inputs is too wide for int8.", hint="Leave out --weights int8.")
+        weight, scale = quantised(weight) if self._int8 else (weight.to(self.dtype), None)
+        weight, width = weight.contiguous(), _up_to(columns, PANEL)
+        padded = _up_to(k, DEPTH if self._int8 else PANEL if self._bf16 else 1)
+        data = torch.empty(width * padded, dtype=weight.dtype)
         self.library.cloister_pack(weight.data_ptr(), FORMATS[weight.dtype], columns, k, data.data_ptr())
         return Packed(data, columns, k, _padded(bias, width), gate, _padded(scale, width))
 
@@ -282,8 +283,8 @@ class NativeKernels(Kernels):
         return held.as_strided((rows, width), (width, 1))
 
     def _tiles(self, rows: int, k: int) -> int:
-        """Scratch for rows as the products read them: as bf16 tiles, or four rows side by side."""
-        return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, PANEL)).data_ptr()
+        """Scratch for rows as the products read them: bf16 tiles, four rows side by side, or int8 with its scales."""
+        return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, DEPTH)).data_ptr()
 
     def _prepare(self, batch: Batch, cache: KVCache, rows: int, dim: int) -> HostCache:
         """Check once per batch that no row can reach outside the cache, and describe the batch to C."""
@@ -367,7 +368,7 @@ class CpuDevice(Device):
     def asker(self, model: AttentionShape, patience_ms: int) -> CpuAsker:
         return CpuAsker(_link_shape(model), patience_ms)
 
-    def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> CpuAnswerer:
+    def answerer(self, model: AttentionShape, cache: KVCache, question: int = -1, answer: int = -1) -> CpuAnswerer:
         if why := self.partition_refusal(model):
             raise SetupError(f"This model's attention cannot be partitioned. {why}")
         made = CpuAnswerer(self.kernels.library, model, on_host(cache), _link_shape(model), question, answer)

@@ -13,7 +13,7 @@ from cloister.compute.layout import SEGMENTS, Chunk, lay_out
 
 ROWS = 16  # START_ROWS
 SLOTS = 64
-LANES, PANEL = 16, 32
+LANES, DEPTH = 16, 64
 
 
 class Starting:
@@ -23,7 +23,7 @@ class Starting:
         layer, self.layers = beginning.layers[0], len(beginning.layers)
         shape, inner, hidden = layer.shape, layer.gate_up.width, layer.qkv.k
         rotary = beginning.cosine.shape[1]
-        widest = -(-max(hidden, layer.out.k, inner) // PANEL) * PANEL
+        widest = -(-max(hidden, layer.out.k, inner) // DEPTH) * DEPTH
         floats = {"normed": hidden, "qkv": layer.qkv.columns, "gated": inner, "tiles": widest}
         floats |= {"attended": shape.heads * shape.dim, "x": hidden, "cosine": rotary, "sine": rotary}
         self._held = {name: torch.zeros(ROWS, width) for name, width in floats.items()}

@@ -141,7 +141,7 @@ class GpuDevice(Device):
     def asker(self, model: AttentionShape, patience_ms: int) -> GpuAsker:
         return GpuAsker(model, patience_ms, MailboxSlots(self.placement))
 
-    def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> LinkAnswerer:
+    def answerer(self, model: AttentionShape, cache: KVCache, question: int = -1, answer: int = -1) -> LinkAnswerer:
         """Both descriptors are the arena's, which the cache maps already."""
         if not isinstance(cache, ArenaCache):
             raise ValueError("only a cache in an attention process's arena can be asked")

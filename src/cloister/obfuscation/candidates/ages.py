@@ -1,4 +1,5 @@
-"""Ages in years, months, weeks and days, in digits or words, of one time of life."""
+"""Ages in years, months, weeks and days, in digits or words, of neighbouring years: no reader knows 36 from 41. Cells
+of years grow with λ, as far as one time of life."""
 
 import re
 
@@ -6,7 +7,9 @@ from cloister.obfuscation.candidates.base import Around, Pool
 from cloister.obfuscation.index import Prf
 
 MAX_CHARACTERS = 40
+_SMALL_CELLS = ((2, 9), (10, 17), *((first, first + 15) for first in range(18, 114, 16)))
 _YEARS = ((2, 17), (18, 49), (50, 81), (82, 97), (98, 113))
+_FEW = 16  # values that are wanted where the small ones are enough
 _CELLS = {"year": _YEARS, "month": ((2, 23),), "week": ((2, 25),), "day": ((2, 27),), "decade": ((2, 9),)}
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -42,7 +45,8 @@ class Ages:
             if number % 10 or not found["number"].isdigit():
                 return None
             number //= 10
-        cell = next((range(first, last + 1) for first, last in _CELLS[unit] if first <= number <= last), None)
+        cells = _SMALL_CELLS if unit == "year" and around.wanted <= _FEW else _CELLS[unit]
+        cell = next((range(first, last + 1) for first, last in cells if first <= number <= last), None)
         if cell is None:
             return None
         numbers = [_written(10 * each if unit == "decade" else each, found["number"]) for each in cell]

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from cloister.obfuscation.index import Prf
 
-POOL_VALUES = 64  # of one pool, at most, unless more are wanted: a language model scores each within the whole prompt
+POOL_VALUES = 16  # of one pool, at most, unless more are wanted: a language model scores each within the whole prompt
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,6 +11,7 @@ from itertools import product
 from cloister.obfuscation.parts import is_telling, words_in
 
 MAX_CHARACTERS = 64  # of a word
+LARGEST = 1024  # words of a block
 Cell = tuple[str, ...]
 LISTS: list["Cells"] = []  # all that there are
 
@@ -85,15 +86,15 @@ def _listed(word: str) -> Iterator[str]:
         yield f"Mc{word[2:].capitalize()}"
 
 
-def side_by_side(slots: Sequence[Slot], turns: int = 1) -> list[tuple[str, ...]]:
-    """All slots take one step together, each around its own block; with `turns`, the last of the longest also goes
-    a part of its block alone. From any of these one comes to all of these, in one order."""
+def side_by_side(slots: Sequence[Slot], turns: int = 1, most: int = LARGEST) -> list[tuple[str, ...]]:
+    """All slots take one step together, each around its own block of at most `most`; with `turns`, the last of the
+    longest also goes a part of its block alone. From any of these one comes to all of these, in one order."""
     size = min((len(slot.values) for slot in slots if not slot.free), default=len(slots[0].values))
-    blocks = []
-    for slot in slots:
-        length = min(size, len(slot.values))
-        start = slot.index // length * length
-        blocks.append((slot.values[start : start + length], slot.index - start))
+    if size > most or (len(slots) > 1 and size.bit_count() > 1):
+        size = 1 << min(size, most).bit_length() - 1
+    parts = [slot if len(slot.values) <= size else block(slot.values, slot.index, size) for slot in slots]
+    blocks = [(part.values, part.index) for part in parts]
+    size = min(size, max(len(values) for values, _ in blocks))
     if any(size % len(values) for values, _ in blocks):
         raise ValueError("the lengths of free slots divide those of words")
     longest = [place for place, (values, _) in enumerate(blocks) if len(values) == size]
@@ -115,7 +116,7 @@ def aligned(slot: Slot, size: int = 16) -> Slot | None:
 
 
 def block(values: Sequence[str], at: int, most: int = 16) -> Slot:
-    """A free slot: the list is cut into blocks of `most`, the rest into smaller powers of two."""
+    """A free slot: the list is cut into blocks of `most`, the rest into its halves, quarters and so on."""
     start = at // most * most
     while start + most > len(values):
         most //= 2

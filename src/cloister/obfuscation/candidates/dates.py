@@ -49,7 +49,7 @@ def _with_clock(found: re.Match[str], most: int) -> Pool | None:
     if slots is None:
         return None
     if found["date"]:
-        days = _values(found["date"], most)
+        days = _values(found["date"], max(most, 4 * BLOCK))
         length = len(slots[0].values)
         days = days[: len(days) // length * length]
         if found["date"] not in days:

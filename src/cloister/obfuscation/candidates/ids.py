@@ -1,10 +1,12 @@
 """Numbers of people and things in the same form, with valid check digits, by format-preserving encryption under a key
-for each. What is no number stays: signs, and letters apart from digits ("MRN-"). Small sets are cut, not encrypted."""
+for each. What is no number stays: signs, and letters apart from digits ("MRN-"). So does what others would not have:
+the issuer of a card, the country and area of a phone number, digits that the text around says again. Small sets are
+cut, not encrypted."""
 
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloister.detection.checksums import CHECKS, kind_of_digits
 from cloister.obfuscation.candidates.base import Around, Pool
@@ -26,7 +28,9 @@ _NORTH_AMERICA = re.compile(
 _TOKEN = re.compile(r"[0-9]+|[A-Za-z]+|[^0-9A-Za-z]")
 _TWO_CHECKS = frozenset(("be-nrn", "fr-nir", "ru-snils", "br-cpf", "no-fodselsnummer", "tr-kimlik"))
 _LAST_YEAR, _YEARS = 2026, 20
-AREAS = Cells("areas")  # codes of North America's phone numbers
+AREAS = Cells("areas")  # codes of phone numbers in the United States, and in Canada
+SAID = 4  # digits in a row that the text around has, too: they stay
+ISSUER, ABROAD, AREA = 4, 4, 4  # digits that stay: of a card, after "+", and at most of a first group
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,6 +40,7 @@ class Form:
     kind: str
     choices: tuple[tuple[str, ...] | str, ...]
     checks: tuple[int, ...] = ()
+    said: str = ""
 
     @property
     def count(self) -> int:
@@ -66,7 +71,7 @@ class Form:
         for digits in itertools.product(_DIGITS, repeat=len(self.checks)):
             for place, digit in zip(self.checks, digits, strict=True):
                 parts[place] = digit
-            if form_of(value := "".join(parts)) == self:
+            if form_of(value := "".join(parts), self.said) == self:
                 return value
         return None
 
@@ -77,7 +82,7 @@ class Ids:
             return None
         if "@" in secret:
             return email_pool(secret, around.wanted)
-        form = form_of(secret)
+        form = form_of(secret, " ".join(re.findall(rf"[0-9]{{{SAID},}}", f"{around.before}\0{around.after}")))
         if form is None or form.count < 2:
             return None
         values = (_cut if form.count <= SMALL else _drawn)(form, secret, draw, around.most)
@@ -104,7 +109,20 @@ def _drawn(form: Form, secret: str, draw: Prf, most: int) -> list[str]:
     return sorted(values)
 
 
-def form_of(value: str) -> Form | None:
+def form_of(value: str, said: str = "") -> Form | None:
+    """Digits stay that `said` has, where a number of another form is left without them."""
+    form = _form_of(value)
+    if form is None or not said or sum(map(len, form.choices)) == len(form.choices):
+        return form
+    places = [at for run in re.finditer(r"[0-9]+", value) for at in range(run.start(), run.end() - SAID + 1)]
+    stay = {at + more for at in places if value[at : at + SAID] in said for more in range(SAID)}
+    if not stay or sum(len(each[0]) for each in form.choices) != len(form.choices):
+        return replace(form, said=said)
+    choices = tuple(value[at] if at in stay else each for at, each in enumerate(form.choices))
+    return replace(form, choices=choices, checks=tuple(at for at in form.checks if at not in stay), said=said)
+
+
+def _form_of(value: str) -> Form | None:
     digits = "".join(each for each in value if each in _DIGITS)
     if len(digits) < 2 or not value.isascii():
         return None
@@ -123,11 +141,18 @@ def form_of(value: str) -> Form | None:
     if len(compact) > 7 and _HEX.fullmatch(value) and re.search("[A-Fa-f]", value):
         return _hexadecimal(value)
     if not re.search("[A-Za-z]", value) and (kind := _checked(value, digits)):
-        fixed = (1 + (digits[0] == "3")) if kind in ("card", "provider number") else 0
+        fixed = ISSUER if kind == "card" else 1 if kind == "provider number" else _group(value)
         return _places(kind, value, fixed=fixed, checks=2 if kind in _TWO_CHECKS else 1)
-    if value[0] == "+" and CHECKS["phone"](digits):
-        return _places("phone number", value, fixed=3)
-    return _places("number", value)
+    if value[0] == "+" and len(digits) > 7:
+        return _places("phone number", value, fixed=ABROAD)
+    return _places("number", value, fixed=_group(value))
+
+
+def _group(value: str) -> int:
+    """Digits of the first of two or more groups, at most AREA, if four others change: of a phone number, its area."""
+    found = re.fullmatch(rf"(\(?[0-9]{{1,{AREA}}})[)]?[ ./-]+([0-9][0-9 ./-]{{3,}})", value)
+    left = 0 if found is None else sum(each in _DIGITS for each in found[2])
+    return sum(each in _DIGITS for each in found[1]) if found is not None and left >= 4 else 0
 
 
 def _checked(value: str, digits: str) -> str:
@@ -151,7 +176,7 @@ def _address(value: str) -> Form | None:
 
 def _north_america(found: re.Match[str]) -> Form:
     area = AREAS.slot(found["area"])
-    areas = next(iter(AREAS))[1] if area else (found["area"],)
+    areas = area.values if area else (found["area"],)
     rest = tuple(
         "23456789" if place == 0 else each if each not in _DIGITS else _DIGITS
         for place, each in enumerate(found["rest"])

@@ -2,15 +2,23 @@
 joined), kept by hand in data/medications.txt; data/strengths.txt: what is sold, the commonest strength first (FDA)."""
 
 import re
+from collections.abc import Sequence
 
 from cloister.obfuscation.candidates.base import Around, Pool
-from cloister.obfuscation.candidates.cells import Cells, aligned, apart, side_by_side
+from cloister.obfuscation.candidates.cells import Cells, Slot, aligned, apart, side_by_side
 from cloister.obfuscation.index import Prf
 
 MAX_CHARACTERS = 80
+COMMON = 16  # values of a class at least, all about as common
 MEDICATIONS, STRENGTHS = Cells("medications"), Cells("strengths")
 _JOINED = re.compile(r"([^\W\d_]+)([-/]| and | ?/ ?)([^\W\d_]+)")
 _DOSE = re.compile(r" (?:(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<gap> ?)(?P<unit>mc?g)\b|inhaler\b)", re.IGNORECASE)
+_DOSE_BEFORE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>mc?g)(?: of)? \Z", re.IGNORECASE)
+_FORM = re.compile(
+    r" (?:ointment|cream|gel|lotion|drops?|patch(?:es)?|inj(?:ection)?|IV|nebuli[sz]er|spray|suppository|shots?|pump"
+    r"|[0-9.]+ ?%|[0-9]+ units?)\b",
+    re.IGNORECASE,
+)
 _DAILY = re.compile(
     r"(?:,? (?:[0-9]|tablets?|tabs?|capsules?|po|orally|by mouth|once|twice|three times|daily|a day|per day|every"
     r"|[0-9]+ hours|bid|tid|qid|qd|qhs|prn|as needed|at bedtime|in the (?:morning|evening)|weekly|puffs?))*\.?",
@@ -32,7 +40,8 @@ class Medications:
         if len(secret) > MAX_CHARACTERS:
             return None
         if (slot := MEDICATIONS.slot(secret)) is not None:
-            return _sold_in(Pool(slot.values, slot.kind), secret, around.after)
+            pool = _sold_in(slot, secret, around)
+            return None if pool is None else Pool(_as_common(pool.values, secret), pool.kind)
         drug, _, _ = secret.partition(" ")
         found = _DOSE.match(secret, len(drug))
         if found and _DAILY.fullmatch(secret, found.end()):
@@ -48,14 +57,22 @@ class Medications:
         return Pool(apart(values, secret), " + ".join(slot.kind for slot in both))
 
 
-def _sold_in(pool: Pool, secret: str, after: str) -> Pool:
-    """Where a dose follows: the drugs that are sold in it, or those that are not."""
-    found = _DOSE.match(after)
+def _as_common(values: Sequence[str], secret: str) -> tuple[str, ...]:
+    """The block in which the secret is; the commonest come first."""
+    length = -(-len(values) // max(1, len(values) // COMMON))
+    start = values.index(secret) // length * length
+    return tuple(values[start : start + length])
+
+
+def _sold_in(slot: Slot, secret: str, around: Around) -> Pool | None:
+    """Where a dose stands beside it: the drugs that are sold in it. None for one that is not, or where a form of drug
+    or a way into the body follows: it would fit hardly another."""
+    found = _DOSE.match(around.after) or _DOSE_BEFORE.search(around.before)
     if found is None:
-        return pool
-    sold = [_strength(found) in _strengths(drug) for drug in pool.values]
-    same = sold[pool.values.index(secret)]
-    return Pool(tuple(drug for drug, so in zip(pool.values, sold, strict=True) if so is same), pool.kind)
+        return None if _FORM.match(around.after) else Pool(slot.values, slot.kind)
+    spell = next((each for each in (str.lower, str.capitalize, str.upper) if each(secret) == secret), str)
+    sold = tuple(spell(drug) for drug in _alike(slot.kind) if _strength(found) in _strengths(drug))
+    return Pool(sold, f"{slot.kind}, with a dose") if secret in sold else None
 
 
 def _dosed(drug: str, found: re.Match[str]) -> Pool | None:
@@ -65,12 +82,20 @@ def _dosed(drug: str, found: re.Match[str]) -> Pool | None:
     strengths = _strengths(drug)
     if slot is None or spell is None or (own := _strength(found)) not in strengths:
         return None
-    like = next((those for those in _WITH_DOSES if slot.kind in those), (slot.kind,))
-    drugs = (other for kind, cell in MEDICATIONS if kind in like for other in cell)
+    drugs = _alike(slot.kind)
     made = [(other, each) for other in drugs for each in _strengths(other)]
     rank = _rank(strengths, own)
-    values = (spell(other) + _written(each, found) for other, each in made if _rank(_strengths(other), each) == rank)
-    return Pool(tuple(values), f"{slot.kind}, with a dose")
+    values = [spell(other) + _written(each, found) for other, each in made if _rank(_strengths(other), each) == rank]
+    return Pool(_as_common(values, found.string), f"{slot.kind}, with a dose")
+
+
+def _alike(kind: str) -> list[str]:
+    """Drugs of classes that are one where a dose stands, the commonest of each first."""
+    like = next((those for those in _WITH_DOSES if kind in those), (kind,))
+    return [
+        drug
+        for _, drug in sorted((at, drug) for own, cell in MEDICATIONS if own in like for at, drug in enumerate(cell))
+    ]
 
 
 def _strength(found: re.Match[str]) -> str:

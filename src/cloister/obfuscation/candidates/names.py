@@ -10,6 +10,7 @@ from cloister.obfuscation.index import Prf
 from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 100
+NEIGHBOURS = 16  # names at least that are walked: neighbours in frequency
 TURNS = 2  # of a full name's words against each other: no two that are drawn share one (`pool_draw`)
 TITLES, SUFFIXES, PARTICLES = (frozenset(word_list(f"names-{kind}")) for kind in ("titles", "suffixes", "particles"))
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[^\w]+|.", re.DOTALL)
@@ -40,7 +41,7 @@ class Names:
         if not slots:
             return None
         values = []
-        for member in side_by_side(slots, TURNS):
+        for member in side_by_side(slots, TURNS, max(NEIGHBOURS, 2 * around.wanted - 1)):
             others = iter(member)
             spelt = [next(others) if kind else token for token, kind in zip(tokens, kinds, strict=True)]
             if _kinds(spelt) == kinds and same_slots(

@@ -1,6 +1,6 @@
 """Hospitals, schools, companies: the words that say what it is stay, the town or people it is named after change.
-Those of no such form are in a list: companies, and well-known others (agencies, universities, charities, shops), by
-kind and kept by hand in data/bodies.txt."""
+Those of no such form are in a list: companies, and well-known others (agencies, universities, charities, shops,
+companies of examples and fiction), by kind and kept by hand in data/bodies.txt."""
 
 import re
 
@@ -13,7 +13,7 @@ from cloister.obfuscation.parts import words_in
 from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 100
-COMPANIES, HEADS, BODIES = (Cells(name) for name in ("companies", "heads", "bodies"))
+COMPANIES, BODIES = Cells("companies"), Cells("bodies")
 PUBLIC, PRIVATE = (frozenset(word_list(f"organisations-{kind}")) for kind in ("public", "private"))
 _FIXED = frozenset(word[0] for word in words_in(" ".join(PUBLIC | PRIVATE)))
 _SAINTS = frozenset(("st", "st.", "saint"))
@@ -92,14 +92,14 @@ def _saint(name: str, wanted: int) -> Reading:
 
 
 def _named(run: list[str], public: bool, wanted: int) -> Reading | None:
-    """The whole run a place (first for what is public), or people, or words that companies have in their names."""
+    """The whole run a place (first for what is public), or people. For companies first a word that many have in their
+    names ("Summit"), or of fiction: all know "Wayne Enterprises", and "Amazon Web Services", which has no like."""
+    if not public and len(run) == 1 and (known := BODIES.slot(run[0])) is not None and known.kind.startswith("company"):
+        return [(run[0], known)] if known.kind.startswith("company of") else None
     place, people = PLACES.slot("".join(run), wanted), _people(run, wanted)
     if place is not None and (public or people is None):
         return [("".join(run), place)]
-    if people is not None:
-        return people
-    heads: Reading = [(token, None if token.isspace() else HEADS.slot(token, wanted)) for token in run]
-    return heads if all(token.isspace() or slot is not None for token, slot in heads) and len(run) <= 3 else None
+    return people
 
 
 def _people(run: list[str], wanted: int) -> Reading | None:

@@ -6,6 +6,7 @@ import re
 from cloister.obfuscation.candidates.base import Around, Pool
 from cloister.obfuscation.candidates.cells import Cells, Slot, apart, block, side_by_side
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.language_model import shape_of
 from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 120
@@ -29,14 +30,21 @@ _TOWN = re.compile(
 )
 
 
+_REGION_AFTER = re.compile(r"(?P<gap>,?[ \n]+)(?P<region>[A-Z]{2}|[A-Z][a-z]+(?: [A-Z][a-z]+){0,2})(?!\w)")
+
+
 class Places:
     def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
         if len(secret) > MAX_CHARACTERS:
             return None
+        if (region := _region_of(around.after)) and not _TOWN.fullmatch(secret) and not _STREET.fullmatch(secret):
+            return _beside(secret, region, around)
         if secret in (short := tuple(_states().values())):
             return Pool(short, "state of the United States")
         if (slot := PLACES.slot(secret, around.wanted)) is not None:
             values = [value for value in slot.values if value not in short]
+            if slot.kind.startswith("country"):
+                return Pool(tuple(values), slot.kind)
             return Pool(apart(values, secret, _FIXED.__contains__), slot.kind)
         if secret.startswith("St. ") and (slot := PLACES.slot(f"Saint {secret[4:]}")) is not None:
             return _saints(secret, slot.kind, around.most)
@@ -50,6 +58,42 @@ class Places:
             values = [each for value in town.values if (each := _with_state(value, found, draw)) is not None]
             return Pool(apart(values, secret, _fixed), town.kind) if secret in values else None
         return None
+
+
+def _region_of(after: str) -> str:
+    """The state, abbreviated, or country that comes first; "" where none is."""
+    if (found := _REGION_AFTER.match(after)) is None:
+        return ""
+    names, words = _states(), found["region"].split()
+    for said in (" ".join(words[:count]) for count in range(len(words), 0, -1)):
+        state = names.get(said, said)
+        if state in names.values() and (len(said) == 2 or "," in found["gap"]):
+            return state
+        if (country := PLACES.slot(said)) is not None and country.kind.startswith("country"):
+            return said
+    return ""
+
+
+def _beside(secret: str, region: str, around: Around) -> Pool | None:
+    """Where a state or country stands right after a town, only its own fit. None where the town is not there."""
+    if region in _states().values():
+        there = (word.rpartition(", ")[0] for _, cell in TOWNS for word in cell if word.endswith(f", {region}"))
+        return _part(
+            [town for town in there if shape_of(town) == shape_of(secret)], secret, around, f"town in {region}"
+        )
+    slot = PLACES.slot(secret, around.wanted)
+    if slot is None or slot.kind.partition(",")[0].partition("#")[0] != f"city in {region}":
+        return None
+    return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
+
+
+def _part(values: list[str], secret: str, around: Around, kind: str) -> Pool | None:
+    """The block of a list in which the secret is."""
+    if secret not in values:
+        return None
+    length = -(-len(values) // max(1, len(values) // max(1, around.wanted)))
+    start = values.index(secret) // length * length
+    return Pool(apart(values[start : start + length], secret, _FIXED.__contains__), kind)
 
 
 def _saints(secret: str, kind: str, most: int) -> Pool:

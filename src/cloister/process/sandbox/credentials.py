@@ -3,7 +3,7 @@
 import ctypes
 import os
 import resource
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from cloister.process.sandbox import kernel, layers
@@ -47,7 +47,7 @@ def give_up_powers(without: Collection[Layer], writable: Collection[str] = (), r
 
 
 def any_capability() -> bool:
-    return holds_capability() or any(_in_bounding_set(number) for number in range(_HIGHEST_CAPABILITY + 1))
+    return holds_capability() or next(_bounding_set(), None) is not None
 
 
 def holds_capability() -> bool:
@@ -57,21 +57,23 @@ def holds_capability() -> bool:
 
 
 def drop_capabilities() -> None:
-    for number in range(_HIGHEST_CAPABILITY + 1):
-        if _in_bounding_set(number):
-            try:
-                prctl(kernel.PR_CAPBSET_DROP, number)
-            except PermissionError:
-                break  # not ours to drop: without a user namespace, an unprivileged user has no say in it
+    for number in _bounding_set():
+        try:
+            prctl(kernel.PR_CAPBSET_DROP, number)
+        except PermissionError:
+            break  # not ours to drop: without a user namespace, an unprivileged user has no say in it
     prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
     syscall("capset", ctypes.byref(_header()), ctypes.byref((ctypes.c_uint32 * 6)()))
 
 
-def _in_bounding_set(number: int) -> bool:
-    try:
-        return prctl(kernel.PR_CAPBSET_READ, number) == 1
-    except OSError:
-        return False  # this kernel has fewer capabilities
+def _bounding_set() -> Iterator[int]:
+    for number in range(_HIGHEST_CAPABILITY + 1):
+        try:
+            held = prctl(kernel.PR_CAPBSET_READ, number)
+        except OSError:
+            return  # this kernel has no more capabilities: they are numbered without a gap
+        if held:
+            yield number
 
 
 def _header() -> ctypes.Array[ctypes.c_uint32]:

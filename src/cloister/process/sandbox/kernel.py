@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -99,6 +100,7 @@ def _table(text: str) -> dict[str, int]:
 TABLES = {"x86_64": _table(_X86_64 + _BOTH), "aarch64": _table(_AARCH64 + _BOTH)}
 
 
+@cache
 def machine() -> str:
     name = os.uname().machine
     if name not in TABLES:
