@@ -16,7 +16,7 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt
 from cloister.messages.types import SamplingParams
-from tests.vault.node import ByteTokenizer, Room
+from tests.vault.node import SETTINGS, ByteTokenizer, Room
 
 SECRET = "nobody else may read this"
 TAGGED = f"public <confidential>{SECRET}</confidential>"
@@ -176,3 +176,13 @@ def test_where_the_service_chooses_the_tokens_a_form_is_refused(room: Room, word
 def test_a_form_that_cannot_be_followed_is_refused_without_a_word_of_it(room: Room, words: None, form: str) -> None:
     refused = room.confide(1, TextPrompt("a", form=form), "isolated")
     assert isinstance(refused, Failed) and refused.code == "form_refused" and "secret" not in str(refused.message)
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("own", True), ("vllm", False)])
+def test_what_is_public_stays_in_the_vault_where_another_engine_decodes(llama: Any, kind: Any, shown: bool) -> None:
+    """It continues an answer, and takes no tokens of its prompt."""
+    room = Room(llama, SETTINGS.model_copy(update={"kind": kind}))
+    room.confide(1, ChatPrompt((PromptMessage("system", "Be kind.", True), PromptMessage("user", SECRET))))
+    room.serve()
+    [prefilled] = [message for message in room.said if isinstance(message, Prefilled)]
+    assert bool(prefilled.public) is shown

@@ -96,7 +96,8 @@ class Vault:
     ) -> None:
         self._answerer = answerer
         self._kernels = decoder.kernels
-        self._reader = Reader(reading, decoder, levels, compact=settings.compact_prompts)
+        own = settings.kind == "own"  # another takes no tokens of a prompt that it continues
+        self._reader = Reader(reading, decoder, levels, compact=settings.compact_prompts, shows_public=own)
         self.memory = SessionMemory()
         few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
         self._isolated, self._chunk = (

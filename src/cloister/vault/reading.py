@@ -4,6 +4,7 @@ here and nowhere else; its key is overwritten as soon as it was tried."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -62,12 +63,20 @@ def system_text(prompt: Prompt) -> str:
 
 class Reader:
     def __init__(
-        self, reading: PromptReading, decoder: Decoder, levels: Collection[str], *, compact: bool = True
+        self,
+        reading: PromptReading,
+        decoder: Decoder,
+        levels: Collection[str],
+        *,
+        compact: bool = True,
+        shows_public: bool = True,
     ) -> None:
+        """`shows_public`: the service takes the public beginning of a prompt as tokens; else it stays here."""
         self._reading = reading
         self._vocabulary = decoder.vocabulary
         self._max_context = decoder.max_context
         self._compact = compact
+        self._shows_public = shows_public
         self._windowed = any(decoder.windows)  # then a key's place in its blocks must be its position
         self._levels = levels
 
@@ -78,9 +87,9 @@ class Reader:
         if assigned.params.stop_recitation:
             text, messages = system_text(prompt), cast(ChatPrompt, prompt)
             system = SystemPrompt(text, self._reading.system_span(messages, first.prompt))
-        replace, params = msgspec.structs.replace, first.params
+        again, params = msgspec.structs.replace, first.params
         others = [(each.request_id, params.seeded(each.seed)) for each in assigned.also]
-        return [first, *(replace(first, request_id=one, params=seeded) for one, seeded in others)], system
+        return [first, *(again(first, request_id=one, params=seeded) for one, seeded in others)], system
 
     def prompt(self, assigned: AssignPrompt) -> Prompt:
         self._check(assigned.params, assigned.level)
@@ -101,6 +110,8 @@ class Reader:
     def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[EngineRequest]:
         """Their answers may all be as long as the longest prompt leaves room for."""
         params, read = assigned.params, [self._reading.read(prompt) for prompt in prompts]
+        if not self._shows_public:
+            read = [replace(prompt, public=0) for prompt in read]
         length = max(len(prompt.tokens) for prompt in read)
         left = min(params.max_tokens, self._max_context - length)
         if left < (0 if params.embed else 1):
