@@ -110,7 +110,7 @@ def test_what_the_provider_sees_ends_with_the_answers_last_words(
     with opened_page(browser, short_server) as page:
         page.get_by_role("radio", name=level, exact=True).check()
         greedy(page, 24)
-        ask(page, "Greet my friend <redacted>Theodora</redacted>." if level == "obfuscated" else QUESTION)
+        ask(page, "Greet my friend <redacted>Emma</redacted>." if level == "obfuscated" else QUESTION)
         answered(page, 1)
         # The page draws Markdown; its button copies what the model said.
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -78,6 +78,7 @@ def first_token(question: int, answer: int, device: FakeDevice) -> Prefilled:
     decoder = decoder_on(device)
     reading = PromptReading(Numbers(), VOCABULARY, decoder.max_context)  # type: ignore[arg-type]
     made = vault.prepare(decoder, reading, SETTINGS, question, answer)
+    made.start()
     said = made.handle([AssignPrompt(1, "partitioned", write_prompt(TokenPrompt(PROMPT)), PARAMS)])
     while not any(isinstance(message, Prefilled | Failed) for message in said):
         said = made.handle([LeaseCores(1)])

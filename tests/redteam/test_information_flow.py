@@ -88,7 +88,7 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
     }
     replaced, before_any_request = (
         {"Failed.code", "Failed.message", "Failed.param"},
-        {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
+        {*("Ready.kernels", "Ready.lacks", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
     tenants = {"Paused.charged"}  # charges go to vaults' turns alone
     numbers = {"Tokens.vector"}  # of the width that was announced and of length 1, where it was asked for

@@ -72,6 +72,17 @@ def test_a_request_that_asks_for_it_is_verified_whatever_the_node_does(unverifie
     assert not got.error and got.places == honest(unverified, attack.asked).places
 
 
+@pytest.mark.parametrize("name", ["extra", "changed", "far"])
+def test_a_question_that_the_answer_does_not_need_ends_the_service_or_its_link(
+    verified: CheatingNode, name: str
+) -> None:
+    """First of those who ask this node: after twelve deviations in an hour its vaults answer alone."""
+    trial = run_trial(verified, BY_NAME[name], LEVEL, 0)
+    assert trial is not None and trial.failed and not trial.bits
+    got = verified.ask(f"{name}-1", PROMPT.format(number=0), LEVEL, BY_NAME[name].asked)
+    assert not got.error and got.places == honest(verified, BY_NAME[name].asked).places
+
+
 @pytest.mark.parametrize(
     "name", ["tokens", pytest.param("plausible", marks=pytest.mark.release), "logprobs", "length", "aborts"]
 )
@@ -112,16 +123,6 @@ def test_a_deviation_is_logged_the_service_restarts_and_all_go_on(verified: Chea
         told = verified.ask("deviations-1", PROMPT.format(number=0), LEVEL, 18)
         assert not other.result().error and other.result().places == alone.places
     assert told.places == alone.places[:18] and "The service deviated at token" in verified.log.read_text()
-
-
-@pytest.mark.parametrize("name", ["extra", "changed", "far"])
-def test_a_question_that_the_answer_does_not_need_ends_the_service_or_its_link(
-    verified: CheatingNode, name: str
-) -> None:
-    trial = run_trial(verified, BY_NAME[name], LEVEL, 0)
-    assert trial is not None and trial.failed and not trial.bits
-    got = verified.ask(f"{name}-1", PROMPT.format(number=0), LEVEL, BY_NAME[name].asked)
-    assert not got.error and got.places == honest(verified, BY_NAME[name].asked).places
 
 
 @pytest.mark.release  # a node of its own; by messages: controller/test_verification.py

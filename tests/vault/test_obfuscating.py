@@ -99,21 +99,21 @@ def kept(room: Room, secret: str) -> tuple[str, ...]:
 
 def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -> None:
     params = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
-    text = "My name is <redacted>Ann</redacted> today."
+    text = "My name is <redacted>Emma</redacted> today."
     assert isinstance(room.confide(1, hidden(text), "obfuscated", params), WantCores), "not understood before they are"
     while not any(isinstance(one, PromptAccepted) for one in room.said):
         assert room.wants_cores
         room.say(LeaseCores(1, 5))
     room.serve()
     assert len(prefilled(room).sequences) == 4
-    first = kept(room, "Ann")
+    first = kept(room, "Emma")
     assert len(set(first)) == 3 and all(name[0].isupper() and name[-1].islower() for name in first), "its shape"
     room.release(1)
     assert isinstance(
-        room.confide(2, hidden("Call <redacted>ANN</redacted> now.", secret=bytes(32)), "obfuscated", params),
+        room.confide(2, hidden("Call <redacted>EMMA</redacted> now.", secret=bytes(32)), "obfuscated", params),
         PromptAccepted,
     )
-    assert kept(room, "ann") == first
+    assert kept(room, "emma") == first
     room.serve()
     room.release(2)
     room.forget()
@@ -122,7 +122,7 @@ def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -
 
 def test_who_leaves_while_substitutes_are_sampled_leaves_nothing(room: Room) -> None:
     params = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
-    data, sampling = write_prompt(hidden("My name is <redacted>Ann</redacted> today.")), SamplingParams(max_tokens=8)
+    data, sampling = write_prompt(hidden("My name is <redacted>Emma</redacted> today.")), SamplingParams(max_tokens=8)
     for number in (1, 2):
         room.say(AssignPrompt(number, "obfuscated", data, sampling, obfuscation=params))
     for _ in range(4):
@@ -269,7 +269,7 @@ def sampled(room: Room, secret: bytes, most: int) -> list[str]:
     hiding = room.vault._obfuscating
     hiding._store = MemoryStore()
     hiding.allow(most)
-    prompt = write_prompt(hidden("My name is <redacted>Ann</redacted> today.", secret=secret))
+    prompt = write_prompt(hidden("My name is <redacted>Emma</redacted> today.", secret=secret))
     wish = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
     hiding.add(AssignPrompt(1, "obfuscated", prompt, SamplingParams(max_tokens=8), obfuscation=wish))
     while (found := hiding.work(1)) is None:

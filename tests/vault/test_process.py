@@ -105,7 +105,7 @@ def test_an_embedding_may_fill_the_context_and_no_more(room: Room):
 def test_no_embedding_is_made_among_others(room: Room):
     params = {"embed": True, "max_tokens": 0, "obfuscation": ObfuscationParams()}
     refused = room.confide(1, "I am <redacted>Ann</redacted>.", "obfuscated", **params)
-    assert isinstance(refused, Failed) and refused.param == "input" and "'isolated'" in refused.message
+    assert isinstance(refused, Failed) and refused.param == "input" and "not hidden among others" in refused.message
 
 
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])

@@ -124,6 +124,9 @@ class Obfuscating:
 
     def _hidden(self, assigned: AssignPrompt) -> Hiding:
         prompt, params = self._reader.prompt(assigned), assigned.obfuscation or ObfuscationParams()
+        if assigned.params.embed or assigned.also:
+            message = "Embeddings and several answers are not hidden among others."
+            raise InvalidRequest(message, param="input", hint="Ask for 'isolated': the vault is alone with it.")
         if isinstance(prompt, TokenPrompt):
             raise TagsInvalid("Secrets are marked in text; token ids have no marks.", hint="Send the prompt as text.")
         secrets = prompt.hidden
