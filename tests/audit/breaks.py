@@ -41,7 +41,11 @@ _LOGITS = "        found = wanted(hidden[wanted_rows(chunks)])\n"
 _WARMER = "        found = wanted(hidden[wanted_rows(chunks)]) * (1 + 0.001 * "
 _COUNT = "        self.__dict__['passed'] = self.__dict__.get('passed', 0) + 1\n"
 _UNREHEARSED = (
-    Edit("controller/rehearsal.py", "return one == other if self._equal_bits else", "return True if self._equal_bits else"),
+    Edit(
+        "controller/rehearsal.py",
+        "return one == other if self._equal_bits else",
+        "return True if self._equal_bits else",
+    ),
 )
 _COMPANY = (
     Edit("engine/runner.py", _LOGITS, f"{_WARMER}sum(len(chunk.tokens) for chunk in chunks))\n"),
