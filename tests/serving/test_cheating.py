@@ -87,6 +87,7 @@ def test_a_question_that_the_answer_does_not_need_ends_the_service_or_its_link(
     "name", ["tokens", pytest.param("plausible", marks=pytest.mark.release), "logprobs", "length", "aborts"]
 )
 def test_whatever_a_service_does_an_answer_is_the_honest_one_to_its_end(verified: CheatingNode, name: str) -> None:
+    verified.settle()
     attack, alarms = BY_NAME[name], verified.alarms()
     secret = verified.ask("victim", "What is my case?", LEVEL, 8)
     assert not secret.error
@@ -115,6 +116,7 @@ def test_a_cached_count_is_not_the_services_to_say(verified: CheatingNode) -> No
 
 
 def test_a_deviation_is_logged_the_service_restarts_and_all_go_on(verified: CheatingNode) -> None:
+    verified.settle()
     assert not verified.ask("victim", "What is my case?", LEVEL, 8).error
     alone = honest(verified, 8 * CHUNK)
     with ThreadPoolExecutor(1) as beside:

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from math import log2
@@ -156,6 +156,15 @@ class CheatingNode(OwnServer):
                     return answer
                 sleep(RETRY_S)
 
+    def settle(self) -> None:
+        """Until the service is up: while it restarts, vaults answer alone, and it cannot cheat."""
+        begun = perf_counter()
+        while perf_counter() - begun < PATIENCE_S:
+            with suppress(httpx2.HTTPError):
+                if httpx2.get(f"{self.address}/health").status_code == httpx2.codes.OK:
+                    return
+            sleep(RETRY_S)
+
     def alarms(self) -> int:
         """How often the service was caught."""
         return sum(self.log.read_text().count(words) for words in ALARMS)
@@ -208,6 +217,7 @@ class Trial:
 
 def run_trial(node: CheatingNode, attack: Attack, level: str, number: int) -> Trial | None:
     """The victim asks, then the receiver. None where the victim's answer cannot be known from outside."""
+    node.settle()
     victim = node.ask(VICTIM, _QUESTION.format(number=7919 * number + 1), level, VICTIM_TOKENS)
     if victim.error or None in victim.places:
         return None
