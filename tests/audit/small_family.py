@@ -23,6 +23,9 @@ def name(words: bytes) -> None:
 
 def main(flaws: list[str]) -> None:
     come, go = os.pipe()
+    name(b"cl-controller")
+    if "dumps" not in flaws:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     child = os.fork()
     if child == 0:
         os.close(go)  # or it would never see the end of what comes in
@@ -44,8 +47,6 @@ def main(flaws: list[str]) -> None:
             kept[-1].listen()
         if "catches" in flaws:
             signal.signal(signal.SIGUSR1, lambda *_: None)
-        most = resource.RLIM_INFINITY if "dumps" in flaws else 0
-        resource.setrlimit(resource.RLIMIT_CORE, (most, most))
         os.write(1, b"up\n")
         buffer = bytearray(4096)
         while count := os.readv(come, [buffer]):
@@ -67,8 +68,6 @@ def main(flaws: list[str]) -> None:
             ctypes.memset((ctypes.c_char * len(buffer)).from_buffer(buffer), 0, len(buffer))
             os.write(1, b"taken\n")
         os._exit(0)
-    name(b"cl-controller")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.close(come)
     buffer = bytearray(4096)
     while count := os.readv(0, [buffer]):
