@@ -9,6 +9,8 @@ from cloister.engine.base import EngineRequest
 from cloister.prefix.base import POLICIES
 from cloister_vllm.core import Job
 
+MOST_LIVES = 10_000
+
 
 class Reuse:
     """Names depend on a secret of this process, and a tenant's change with each `forget`: no tenant can guess one."""
@@ -26,6 +28,10 @@ class Reuse:
         self._public.pop(request_id, None)
 
     def forget(self, tenant: str) -> None:
+        """When too many were forgotten, all are: then no name is as before."""
+        if len(self._lives) >= MOST_LIVES:
+            self._lives.clear()
+            self._secret = secrets.token_bytes(32)
         self._lives[tenant] = secrets.token_bytes(16)
 
     def job(self, request: EngineRequest, remote: Remote | None, most: int) -> Job:

@@ -73,3 +73,15 @@ def test_an_answer_that_a_vault_began_has_no_name() -> None:
     request = EngineRequest(1, "a", (), SamplingParams(), partitions=(Partition(5, 0, 7),), policy="partition")
     made = Reuse(SIZE).job(request, Remote(5, 0), 4)
     assert (made.own, made.prompt) == ("", (7,))
+
+
+def test_a_forgotten_tenant_stays_forgotten_when_too_many_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloister_vllm.reuse.MOST_LIVES", 2)
+    reuse = Reuse(SIZE)
+    names = {job(reuse, "a", "partition").own}
+    for tenant in ("a", "b", "c", "d", "a"):
+        reuse.forget(tenant)
+        name = job(reuse, "a", "partition").own
+        assert name not in names or tenant in ("b", "d")
+        names.add(name)
+    assert len(reuse._lives) <= 2
