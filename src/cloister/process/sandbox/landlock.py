@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from cloister.process.sandbox.kernel import syscall
 
@@ -31,19 +31,10 @@ def forbid_files_and_network(writable: Collection[str] = (), readable: Collectio
     version = abi()
     if not version:
         return False
-    ruleset = _ruleset(version, file_rights(version), network=False)
-    try:
-        for path in (*writable, *readable):
-            rights = _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)
-            if path in writable:
-                rights |= file_rights(version) & (_WRITE_FILE | _TRUNCATE | _IOCTL_DEV)
-            _except(ruleset, path, rights)
-        syscall("landlock_restrict_self", ruleset, 0)
-    except OSError:
-        return False
-    finally:
-        os.close(ruleset)
-    return root_cannot_be_opened()
+    excepted = {path: _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0) for path in (*writable, *readable)}
+    for path in writable:
+        excepted[path] |= file_rights(version) & (_WRITE_FILE | _TRUNCATE | _IOCTL_DEV)
+    return _restrict(version, file_rights(version), excepted, network=False) and root_cannot_be_opened()
 
 
 def bind_to_this_root() -> bool:
@@ -51,15 +42,7 @@ def bind_to_this_root() -> bool:
     version = abi()
     if not version:
         return False
-    ruleset = _ruleset(version, file_rights(version), network=True)
-    try:
-        _except(ruleset, "/", file_rights(version))
-        syscall("landlock_restrict_self", ruleset, 0)
-    except OSError:
-        return False
-    finally:
-        os.close(ruleset)
-    return True
+    return _restrict(version, file_rights(version), {"/": file_rights(version)}, network=True)
 
 
 def only_read(*, network: bool) -> bool:
@@ -68,9 +51,15 @@ def only_read(*, network: bool) -> bool:
     if not version:
         return False
     handled = file_rights(version) & ~(_READ_FILE | _READ_DIR)
+    return _restrict(version, handled, {os.devnull: handled & (_WRITE_FILE | _TRUNCATE)}, network=network)
+
+
+def _restrict(version: int, handled: int, excepted: Mapping[str, int], *, network: bool) -> bool:
+    """What is `handled` is taken away, except these rights below these paths."""
     ruleset = _ruleset(version, handled, network=network)
     try:
-        _except(ruleset, os.devnull, handled & (_WRITE_FILE | _TRUNCATE))
+        for path, rights in excepted.items():
+            _except(ruleset, path, rights)
         syscall("landlock_restrict_self", ruleset, 0)
     except OSError:
         return False
