@@ -41,6 +41,26 @@ def digest_of_folder(path: Path) -> bytes:
     return hashlib.sha256(FOLDER_DOMAIN + "".join(lines).encode()).digest()
 
 
+class FolderDigest:
+    """Read once, in a thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reading: asyncio.Task[bytes] | None = None
+
+    def begin(self) -> asyncio.Task[bytes]:
+        if self._reading is None:
+            self._reading = asyncio.create_task(asyncio.to_thread(digest_of_folder, self._path))
+        return self._reading
+
+    async def read(self) -> bytes:
+        return await asyncio.shield(self.begin())
+
+    async def close(self) -> None:
+        if self._reading:
+            await asyncio.wait((self._reading,))
+
+
 class Program:
     """Starts the engine's program; the order for the model is written before it runs."""
 
@@ -76,18 +96,15 @@ class EngineAndVaults(ComputeProcesses):
         of_vaults = settings.model_copy(update={"engine": native})
         super().__init__(folder, of_vaults, relay, _on_this_machine, on_up=on_up, on_down=on_down)
         self._program = program_of(engine, folder, settings)
-        self._read: asyncio.Task[bytes] | None = None
+        self._digest = FolderDigest(folder.path)
 
     async def weights_digest(self) -> bytes:
         """Of what the engine reads; the vaults' weights are made of the same files."""
-        if self._read is None:
-            self._read = asyncio.create_task(asyncio.to_thread(digest_of_folder, self._folder.path))
-        return await asyncio.shield(self._read)
+        return await self._digest.read()
 
     async def close(self) -> None:
         await super().close()
-        if self._read:
-            await asyncio.wait((self._read,))
+        await self._digest.close()
 
     def _starter(self, forkserver: ForkServer) -> tuple[Starter, float]:
         return self._program, START_S
@@ -111,11 +128,11 @@ class EngineProcess:
         on_up: Callable[[], None],
         on_down: Callable[..., None],
     ) -> None:
-        self._folder, self._relay, self._on_up, self._on_down = folder, relay, on_up, on_down
+        self._relay, self._on_up, self._on_down = relay, on_up, on_down
         self._program = program_of(engine, folder, settings)
         self._patience = SILENT["service"].beyond(settings.controller.service_deadline_s)
         self._supervisor = Supervisor(f"engine {settings.engine.kind}", self._start)
-        self._digest: asyncio.Task[bytes] | None = None
+        self._digest = FolderDigest(folder.path)
         self.service: Service | None = None
         self.preloaded: Preloaded | None = Preloaded(0, 0, 0, partitionable=False)
         self.ready: Ready | None = None
@@ -124,7 +141,7 @@ class EngineProcess:
         """It starts with `start`: none of it can be loaded before."""
 
     async def start(self) -> None:
-        self._digest = asyncio.create_task(asyncio.to_thread(digest_of_folder, self._folder.path))
+        self._digest.begin()
         await self._supervisor.start()
 
     def keep(self) -> None:
@@ -134,12 +151,10 @@ class EngineProcess:
         await self._supervisor.close()
         if self.service is not None:
             self.service.close(WAIT_FOR_THE_KILLED_S)
-        if self._digest:
-            await asyncio.wait((self._digest,))
+        await self._digest.close()
 
     async def weights_digest(self) -> bytes:
-        assert self._digest is not None
-        return await asyncio.shield(self._digest)
+        return await self._digest.read()
 
     async def vault_host_evidence(self, nonce: bytes) -> dict[str, NodeEvidence]:
         return {}
