@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from cloister.channel.sealing import ChannelKey, address_to, seal_prompt
@@ -14,7 +15,15 @@ from cloister.grammar import compiled
 from cloister.messages.controller_vault import AssignPrompt, Prefilled, PromptAccepted, ToVault
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed
-from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt
+from cloister.messages.prompts import (
+    ChatPrompt,
+    LockedPrompt,
+    ObfuscationSecrets,
+    PromptField,
+    PromptMessage,
+    TextPrompt,
+    TokenPrompt,
+)
 from cloister.messages.types import SamplingParams
 from tests.vault.node import SETTINGS, ByteTokenizer, Room
 
@@ -186,3 +195,20 @@ def test_what_is_public_stays_in_the_vault_where_another_engine_decodes(llama: A
     room.serve()
     [prefilled] = [message for message in room.said if isinstance(message, Prefilled)]
     assert bool(prefilled.public) is shown
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        (TextPrompt("I am <redacted>Ann</redacted>."), TextPrompt("I am Ann.")),
+        (
+            ChatPrompt((PromptMessage("user", "<redacted>Ann</redacted>?"),)),
+            ChatPrompt((PromptMessage("user", "Ann?"),)),
+        ),
+    ],
+)
+def test_tags_are_taken_out_of_what_was_asked_for_at_obfuscated_and_is_read_alone(room: Room, marked: Any, plain: Any):
+    sent = msgspec.structs.replace(marked, hidden=ObfuscationSecrets(bytes(32)))
+    found = [room.confide(number, prompt, "isolated") for number, prompt in enumerate((sent, plain), 1)]
+    assert [type(one) for one in found] == [PromptAccepted] * 2 and found[0].prompt_tokens == found[1].prompt_tokens
+    assert room.confide(3, marked, "isolated").prompt_tokens > found[1].prompt_tokens, "else tags are text"
