@@ -115,7 +115,7 @@ def _given(file: Path) -> "GivenSubstitutes":
     try:
         return GivenSubstitutes(msgspec.json.decode(read_text(file, MAX_FILE_BYTES), type=list[list[Any]]))
     except msgspec.DecodeError:
-        hint = 'Like: [["Ann", "Ghent"], ["Jo", "Lund"]]'
+        hint = 'Like: [["Ann", "Boston"], ["Jo", "Denver"]]'
         raise SetupError(f"{file} is no JSON list of lists.", hint=hint) from None
 
 

@@ -186,6 +186,9 @@ def test_ages_of_babies_and_in_words(secret: str) -> None:
 PLACES_KNOWN = [
     "Boston",
     "CHICAGO",
+    "Paris",
+    "OSLO",
+    "Lyon",
     "Massachusetts",
     "France",
     "Boston, MA",
@@ -198,6 +201,7 @@ KNOWN = {
     Category.ORGANISATION: [
         *("Boston General Hospital", "St. Thomas Memorial Hospital", "Smith & Jones LLC", "University of Louisville"),
         *("Johnson, Miller and Brown", "Walter Reed Medical Center", "Morgan Stanley", "Williams Inc"),
+        *("Siemens", "Stanford University", "Deutsche Bank", "Mayo Clinic"),
     ],
     Category.MEDICATION: ["lisinopril", "Lisinopril", "LIPITOR", "doxycycline", "hydrocodone/acetaminophen"],
 }
@@ -209,7 +213,7 @@ def test_places_organisations_medications(category: Category, secret: str) -> No
 
 
 @pytest.mark.parametrize(
-    "cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS, BODIES, OCCUPATIONS]
+    "cells", [places.PLACES, places.CITIES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS, BODIES, OCCUPATIONS]
 )
 def test_other_lists_are_partitions(cells: Cells) -> None:
     words = [word.lower() for _, cell in cells for word in cell]
