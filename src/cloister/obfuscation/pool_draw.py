@@ -21,8 +21,8 @@ BETWEEN = "\n\n"  # texts of one prompt
 GAP = "\n…\n"  # for what is not read between two secrets
 NEAR, FAR = 48, 400  # characters read after a secret: by all candidates, and by those of one band
 # What a difference of the model's logarithms is worth among values that exist. It is far too sure: 51 development
-# secrets in pools of 16 cost 5.3 nats each at 1, 2.76 at 0; least at 0.03, for places at 0.21, a second model at 0.24.
-CERTAINTY = 0.2
+# secrets in pools of 16 cost 5.26 nats each at 1, 2.76 at 0. Best is 0.03 (95%: 0 to 0.11).
+CERTAINTY = 0.1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
