@@ -1,4 +1,4 @@
-"""What a process puts off of torch: neither imported with torch nor with what a node's children need, and whole then."""
+"""What a fork server puts off of torch is not loaded by what its children need, and whole once it is asked for."""
 
 from __future__ import annotations
 
