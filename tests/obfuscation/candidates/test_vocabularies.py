@@ -228,6 +228,19 @@ def test_a_zip_code_is_one_of_its_town() -> None:
     assert pool(Category.PLACE, "Boston, MA 90210") is None
 
 
+def test_a_medication_whose_form_or_dose_stands_apart_is_refused() -> None:
+    """Hydrocortisone comes in no 0.1% cream: whoever knows would take the one that does."""
+    for after in (" 0.1% cream daily", " 2% gel", " ointment", " dose being 4 mg in the morning"):
+        assert VOCABULARIES[Category.MEDICATION].pool("triamcinolone", Around("", after), DRAW) is None, after
+    assert VOCABULARIES[Category.MEDICATION].pool("triamcinolone", Around("", " and rest"), DRAW) is not None
+
+
+def test_a_medication_is_among_drugs_about_as_common() -> None:
+    found = VOCABULARIES[Category.MEDICATION].pool("ibuprofen", Around(wanted=16), DRAW)
+    assert found is not None and {"acetaminophen", "naproxen", "aspirin", "paracetamol"} <= {*found.values}
+    assert 8 <= len(found.values) < 16 and "nepafenac" not in found.values
+
+
 def test_a_medication_keeps_its_class() -> None:
     assert {"losartan", "enalapril"} <= {*check(Category.MEDICATION, "lisinopril").values}
     for dosed in ("Lisinopril 10mg", "metoprolol 25 mg twice daily", "Sertraline 50mg", "albuterol inhaler"):
