@@ -100,7 +100,7 @@ def test_a_block_of_many_rows_fits_a_processor_with_the_registers_that_one_group
     left, taken = (int(re.search(rf"{name}_registers<(\d+)>", linear)[1]) for name in ("leave", "take"))  # type: ignore[index]
     assert 128 * left + 256 * taken <= REGISTERS and left % 8 == taken % 8 == 0
     for rows, stages, held in many_rows().values():
-        assert rows // 2 + held <= taken - 32, "two sums of ranges, and addresses"
+        assert rows // 2 + held <= taken - 16, "two sums of ranges, and addresses"
         ring, barriers = stages * (128 + rows) * 64 * 2, 128
         assert 2 * stages * 8 <= barriers and 8 * stages <= 64, "the second kind of barrier begins at byte 64"
         assert barriers + ring + bool(held) * (rows // 2 - held) * 4 * 256 <= SHARED - OF_A_BLOCK

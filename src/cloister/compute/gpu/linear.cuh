@@ -178,7 +178,7 @@ INLINE void many_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gate
     let_next_start();
     after_last();
     if (warp >= 8) {
-        leave_registers<40>();
+        leave_registers<24>();
         if (warp > 8) return;
         for (int i = 0; i < steps; i++) {
             if (i >= STAGES) barrier_wait(r.freed(i), (i / STAGES - 1) & 1);
@@ -195,7 +195,7 @@ INLINE void many_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gate
         }
         return;
     }
-    take_registers<232>();
+    take_registers<240>();
     const unsigned apart = r.behind() + threadIdx.x * 16;
     float c[ROWS / 8][4], sum[HELD ? HELD : 1], *v = &c[0][0];
     for (int range = 0, i = 0; range < (HELD ? splits : 1); range++) {
@@ -236,5 +236,5 @@ INLINE void many_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gate
         many_rows<rows_, stages, held>(x, weight, sums, gated_rows, rows, k, tiles, splits, gate);         \
     }
 MANY_ROWS(linear_many_128, 128, 6, 64)
-MANY_ROWS(linear_many_256, 256, 3, 64)
+MANY_ROWS(linear_many_256, 256, 4, 96)
 MANY_ROWS(linear_whole_256, 256, 4, 0)

@@ -90,7 +90,7 @@ class Many(NamedTuple):
 
 LINEAR_MANY = {
     "linear_whole_256": Many(256, 4, 0, takes=4),  # of a weight whose k is one range
-    "linear_many_256": Many(256, 3, 64, takes=4),
+    "linear_many_256": Many(256, 4, 96, takes=4),
     "linear_many_128": Many(128, 6, 64, takes=3),
 }
 PROCESSORS = 132  # with other numbers blocks may be chosen worse; bits are the same
