@@ -173,7 +173,7 @@ INLINE void many_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gate
                       int gate) {
     constexpr int BYTES = 2 * TILE_BYTES + ROWS * STEP * 2, EACH = ROWS / 2, APART = 256 * 16;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, steps = k / STEP;
-    const int row = min(blockIdx.x * ROWS, rows - ROWS), tile = blockIdx.y * 2 + (warp >> 2 & 1);
+    const int row = min((int)blockIdx.x * ROWS, rows - ROWS), tile = blockIdx.y * 2 + (warp >> 2 & 1);
     const ring r = make_ring(ring_memory, STAGES, BYTES, 8);
     let_next_start();
     after_last();
