@@ -36,7 +36,7 @@ class Drawn:
     @property
     def believable(self) -> int:
         """As many equally likely substitutes would leave the likeliest of these values as likely as it is. Which is
-        real does not matter: else a value that would have been refused could be told from the real one."""
+        real does not matter: else a value that would have been refused could be known from the real one."""
         return math.floor(1 / max(posterior(tempered(self.logprobs), self.likelihoods)) + 0.01) - 1
 
 
