@@ -10,7 +10,6 @@
  * them (linear.cuh): so neither keeps the other out. Keys and values are fetched when a layer begins, before its queries are
  * there. Where there is more, or no such room, it is launched for every layer, with more blocks, and waits for that layer's
  * gate. */
-#define MOST_VALUES 512 /* of a KV head's queries: 128 threads hold four each (mailbox.py) */
 #define ANSWERED (MOST_VALUES / DIM)
 #define CHUNKS (DIM / 64) /* of sixteen dims, of a warp's values */
 #define PLACE_BYTES (16 * DIM * 2)
@@ -50,7 +49,11 @@ INLINE int tasks_of(int length) {
 INLINE int groups_of(int length) { return max(1, (length + GROUP_TOKENS - 1) / GROUP_TOKENS); }
 
 struct item {
-    int slot, length, index, items, kv; /* number `index` of so many items of a prompt's KV head */
+    unsigned asked; /* the slot, and for which token of its answer: see read_list */
+    int length, index, items, kv; /* number `index` of so many items of a prompt's KV head */
+    INLINE int slot() const { return asked & ((1 << SLOT_BITS) - 1); }
+    INLINE int time() const { return asked >> SLOT_BITS & (TIMES - 1); }
+    INLINE int token() const { return min(asked >> (SLOT_BITS + TIME_BITS), RECORDED); }
     INLINE bool fine() const { return items == tasks_of(length) && items > 1; }
     INLINE int task() const { return fine() ? index : index * TASKS; }
     INLINE int end_task() const { return fine() ? index + 1 : min(tasks_of(length), (index + 1) * TASKS); }
@@ -65,7 +68,7 @@ INLINE item find_item(const int4 *asked, int number, int kv_heads) {
         else high = middle;
     }
     const int4 found = asked[low];
-    return {found.x, found.y, index - found.z, found.w, number % kv_heads};
+    return {(unsigned)found.x, found.y, index - found.z, found.w, number % kv_heads};
 }
 
 /* Where a block is among its pieces of a layer: pieces w and w + 4 of a group are one task. */
@@ -101,6 +104,7 @@ struct answer_shared {
     float o[ANSWERED][PITCH], m[ANSWERED], l[ANSWERED];
     float4 scores[ANSWERED][PIECE / 4];
     bf16 q[8][Q_PITCH];
+    unsigned words[4][32 * WARPS]; /* as the service posted them; each thread its own */
     int4 asked[MOST_ASKED];
     int last, warps[WARPS];
 };
@@ -137,14 +141,14 @@ struct fetching {
 INLINE const bf16 *keys_of(const arenas &from, const walk &at, int block) {
     const int warp = threadIdx.x >> 5;
     if (at.over() || at.from + 16 * warp >= at.end()) return nullptr;
-    return from.block_at(at.of.slot, block) + (size_t)at.of.kv * 16 * DIM;
+    return from.block_at(at.of.slot(), block) + (size_t)at.of.kv * 16 * DIM;
 }
 INLINE const bf16 *values_of(const arenas &from, const walk &at, int block) {
     const bf16 *keys = keys_of(from, at, block);
     return keys ? keys + (size_t)at.kv_heads * 16 * DIM : nullptr;
 }
 INLINE int block_of(const arenas &from, const walk &at) {
-    return at.over() ? 0 : from.block(at.of.slot, at.from + 16 * (threadIdx.x >> 5));
+    return at.over() ? 0 : from.block(at.of.slot(), at.from + 16 * (threadIdx.x >> 5));
 }
 
 using warp_part = lane_part<1, 2 * CHUNKS>;
@@ -208,18 +212,19 @@ struct notes {
     int4 asked[MOST_ASKED];
 };
 
-/* Whom a step asks, and how much is exposed there: slot, length, items of those before, items; the number of all items of a
- * KV head is returned. Negative: the list is another step's already. */
+/* Whom a step asks, and how much is exposed there: slot, time and token, as the service says (queries.py); length, items of
+ * those before, items; the number of all items of a KV head is returned. Negative: the list is another step's already. */
 INLINE int read_list(int4 *asked_, const arenas &from, unsigned *gates, int layers, int slots, int most_groups, int kv_heads,
                      unsigned step, answer_shared &s) {
-    unsigned slot, number;
+    unsigned word, number;
     asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];"
-                 : "=r"(slot), "=r"(number)
+                 : "=r"(word), "=r"(number)
                  : "l"(asked_list(gates, layers) + threadIdx.x)
                  : "memory");
     __threadfence(); /* announced before it is written: where the number is still this step's, so was the list */
     const bool over = *(volatile unsigned *)announced(gates, layers) != step;
-    const bool asked = step && number == step && slot < (unsigned)slots;
+    const int slot = word & ((1 << SLOT_BITS) - 1);
+    const bool asked = step && number == step && slot < slots;
     int length = asked ? __ldcg(&from.at(slot)->length) : 0;
     length = min(max(length, 0), min(from.blocks * 16, most_groups * GROUP_TOKENS));
     int items = asked ? tasks_of(length) : 0, end = sum_until(items, s.warps);
@@ -227,7 +232,7 @@ INLINE int read_list(int4 *asked_, const arenas &from, unsigned *gates, int laye
         items = asked ? groups_of(length) : 0;
         end = sum_until(items, s.warps);
     }
-    asked_[threadIdx.x] = make_int4(asked ? slot : 0, length, end - items, items);
+    asked_[threadIdx.x] = make_int4(asked ? word : 0, length, end - items, items);
     if (threadIdx.x == 32 * WARPS - 1) s.last = end;
     return __syncthreads_or(over) ? -1 : s.last;
 }
@@ -304,6 +309,7 @@ struct questions {
                 look(i);
                 here = now_ns() - since < patience_ns;
             }
+            s.words[2 * i][threadIdx.x] = pair[i].x, s.words[2 * i + 1][threadIdx.x] = pair[i].z;
             const float x = __uint_as_float(pair[i].x), y = __uint_as_float(pair[i].z);
             s.q[query][d] = rounded(__fsub_rn(__fmul_rn(x, c0), __fmul_rn(y, z0)));
             s.q[query][d + DIM / 2] = rounded(__fadd_rn(__fmul_rn(y, c1), __fmul_rn(x, z1)));
@@ -311,6 +317,36 @@ struct questions {
         return !__syncthreads_or(!here);
     }
 };
+
+/* Where each vault's numbers and records lie in its arena; `items` of those numbers are tasks', those behind them groups'. */
+struct records {
+    size_t keys, entries;
+    int items;
+};
+
+/* What an item was asked, as it was taken: into its vault's record. Nobody waits for it. */
+INLINE void record_query(const answer_shared &s, const item &of, const arenas &from, const records &at, int queries, int kv_heads,
+                         int layers, int layer) {
+    const int warp = threadIdx.x >> 5, slot = of.slot(), d = threadIdx.x % (DIM / 2);
+    const char *arena = from.slots + slot / from.each * from.slot_stride;
+    const query_keys keys = {(const unsigned long long *)(arena + at.keys), kv_heads, layers};
+    const unsigned long long *values = keys.values(of.kv);
+    query_sum sum;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int query = questions::query_of(i);
+        if (query >= queries) continue;
+        sum.add(values[query * DIM + d], s.words[2 * i][threadIdx.x]);
+        sum.add(values[query * DIM + DIM / 2 + d], s.words[2 * i + 1][threadIdx.x]);
+    }
+    unsigned long long hash = sum.over_warp();
+    if (threadIdx.x & 31) return;
+    if (warp == 0) hash = folded(hash + keys.head(of.kv), 0);
+    hash = product_of(product_of(keys.layer(of.time(), layer), keys.item(of.fine() ? of.index : at.items + of.index)), hash);
+    unsigned long long *entry = (unsigned long long *)(arena + at.entries) + (slot % from.each * (RECORDED + 1) + of.token()) * ENTRY;
+    add_hash(entry, hash);
+    if (warp + layer + of.kv + of.index == 0) atomicOr(entry + 2, 1ull << (of.time() + (of.fine() ? 0 : TIMES)));
+}
 
 /* How many have come for this number so far. One that gave up at an earlier number leaves no trace. */
 INLINE int count_in(unsigned *ticket, unsigned number) {
@@ -370,13 +406,14 @@ INLINE void answer_item(const share<1> &mine, const item &of, float *parts, unsi
 KERNEL __launch_bounds__(32 * WARPS, 4)
     answer(const bf16 *cache, size_t block_stride, size_t layer_stride, const float *scales, float *parts, int slots,
            int heads, int kv_heads, int most_groups, const char *exposures, size_t slot_stride, size_t cache_stride, int each,
-           int exposed_bytes, int blocks, char *boxes, size_t box_stride, unsigned *gates, unsigned *tickets, notes *own,
+           int exposed_bytes, int blocks, size_t keys_at, size_t records_at, char *boxes, size_t box_stride, unsigned *gates, unsigned *tickets, notes *own,
            int layers, int first, int end, unsigned launch, long long patience_ns) {
     constexpr int HELD = 1;
     __shared__ __align__(128) answer_shared s;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, queries = heads / kv_heads;
     const volatile unsigned *closing = &own->closing;
     arenas from = {exposures, cache, slot_stride, cache_stride, block_stride, each, exposed_bytes, blocks};
+    const records recorded = {keys_at, records_at, most_groups * TASKS};
     const auto box_at = [&](int slot) { return (uint2 *)(boxes + slot * box_stride); };
     if (__syncthreads_or(*closing)) return;
     const bool leads = blockIdx.x == 0 && threadIdx.x == 0;
@@ -428,17 +465,17 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         if (launch && !(here = await(begins_at(gates, layer), step, closing, MORE_PATIENCE * patience_ns))) break;
         if (lane == 0) f.fetch_keys(warp, keys_of(from, now, block)), f.fetch_values(warp, values_of(from, now, block));
         questions words;
-        words.ask(from.at(now.of.slot), box_at(now.of.slot), now.of.kv, queries);
+        words.ask(from.at(now.of.slot()), box_at(now.of.slot()), now.of.kv, queries);
         while (!now.over()) {
             const item of = now.of;
-            uint2 *box = box_at(of.slot);
+            uint2 *box = box_at(of.slot());
             if (!(here = words.take(s, queries, number, patience_ns))) {
                 f.wait_for_keys(warp), f.wait_for_values(warp); /* nothing is copied into what was given up */
                 break;
             }
             if (now.number + (int)gridDim.x < count) {
                 const item next = find_item(s.asked, now.number + gridDim.x, kv_heads);
-                words.ask(from.at(next.slot), box_at(next.slot), next.kv, queries);
+                words.ask(from.at(next.slot()), box_at(next.slot()), next.kv, queries);
             }
             share<1> mine;
             mine.clear();
@@ -466,9 +503,10 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
                     mine.merge(i, *(const float4 *)&s.o[query][dim_of(i)], s.m[query], s.l[query]);
                 }
             }
-            const size_t head = (size_t)of.slot * kv_heads + of.kv;
+            const size_t head = (size_t)of.slot() * kv_heads + of.kv;
             answer_item(mine, of, parts + head * most_groups * TASKS * queries * (DIM + 4), tickets + head,
                         box + heads * DIM + of.kv * queries * (DIM + 2), s.last, queries, number);
+            record_query(s, of, from, recorded, queries, kv_heads, layers, layer);
         }
     }
     __syncthreads();

@@ -25,6 +25,7 @@ from cloister.compute.gpu.mailbox import (
 )
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import capture, i32
+from cloister.compute.gpu.queries import TASKS
 from cloister.errors import SetupError
 
 OPEN = 1
@@ -32,7 +33,6 @@ AHEAD = 32
 LAYERS_AHEAD = 200
 # the thread looks for answered steps; a stream holds about a thousand launches, and more of them would wait
 LOOK_S = 0.001
-TASKS = 4  # of a group of a prompt (attention.cuh)
 NOTES = 8 + 4 * MOST_ASKED
 COMING = 3  # blocks on a processor that come for a layer, of four that fit
 CLOSING = 1  # the word of a process's notes that says that it closes (answer.cuh)
@@ -184,6 +184,7 @@ class AnswerStream:
             *map(i32, (self._shape.users, model.heads, shape.kv_heads, arena.groups)),
             *(first_arena, stride, stride),
             *map(i32, (arena.slots, 4 * arena.words, arena.blocks)),
+            *(arena.keys_at, arena.records_at),
             *(self._boxes.start, self._boxes.step, self._mailbox.address, self._tickets, self._notes),
             *map(i32, (shape.layers, first, end, number)),
             self._patience_ns,
