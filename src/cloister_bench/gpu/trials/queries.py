@@ -5,7 +5,7 @@ import argparse
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from cloister.compute.base import KVCache
 from cloister.compute.gpu.arena import ArenaAnswerer
 from cloister.compute.gpu.find import fetch
-from cloister.compute.gpu.kernels import GpuKernels
+from cloister.compute.gpu.kernels import Sums
 from cloister.compute.gpu.queries import TIMES
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Remote, Wanted
 from cloister.engine.graph_runner import GraphRunner, runner_for
@@ -35,22 +35,22 @@ MODELS = [
 CASES = (
     (1, 1, (64,)),
     (8, 8, (40, 300, 700, 1100)),
+    (8, 16, (1500,)),
     (8, 24, (64, 2000)),
     (1, 64, (33, 900)),
 )
+ALTERED = 1  # the case whose service deviates in the end
 CHUNK, CHUNKS = 16, 3
-ALTERED = 1 + CASES.index((8, 8, (40, 300, 700, 1100)))  # the case whose service deviates in the end
 
 
 class Service:
-    """Its users' answers so far, the greedy tokens; `honest`: what each user's vault computes."""
+    """Its users' answers so far, the greedy tokens; and their vaults."""
 
     def __init__(self, decoder: FusedDecoder, partition: Partition, prompts: list[int]) -> None:
         self.decoder, self.partition, self.prompts = decoder, partition, prompts
-        self.factor = torch.ones(1, device="cuda")  # of one number of the first row's last queries
         own = -(-(CHUNK * (CHUNKS + 1)) // BLOCK_TOKENS)
         cache = decoder.device.cache(decoder.cache_shape, len(prompts) * own)
-        self.runner = runner_for(decoder, cache, partition.asker)
+        self.runner = self._settled(runner_for(decoder, cache, partition.asker), len(prompts))
         self.blocks = [range(user * own, (user + 1) * own) for user in range(len(prompts))]
         self.answers, self.vaults = [], []
         for user, (length, (held, answerer)) in enumerate(zip(prompts, partition.vaults, strict=True)):
@@ -64,9 +64,12 @@ class Service:
 
     def _vault(self, user: int, held: KVCache) -> ModelRunner:
         """The first one's passes are recorded, as in a node."""
-        runner = (ModelRunner if user else runner_for)(self.decoder, held)
-        if isinstance(runner, GraphRunner):
-            runner.settle(CHUNK)
+        return ModelRunner(self.decoder, held) if user else self._settled(runner_for(self.decoder, held), CHUNK)
+
+    def _settled(self, runner: ModelRunner, rows: int) -> ModelRunner:
+        """What is recorded later is computed twice at first."""
+        assert isinstance(runner, GraphRunner)
+        runner.settle(rows)
         return runner
 
     def layout(self, user: int) -> Layout:
@@ -102,22 +105,21 @@ class Service:
 
 
 @contextmanager
-def altering(service: Service) -> Iterator[None]:
+def altering(decoder: FusedDecoder, factor: torch.Tensor) -> Iterator[None]:
     """One number that a query of the last layer is made of is multiplied; by 1, as long as the service is honest."""
-    kernels = service.decoder.kernels
-    assert isinstance(kernels, GpuKernels)
-    last, rotate, itself = service.decoder.cache_shape.layers - 1, kernels._rotate, cast(Any, kernels)
+    kernels: Any = decoder.kernels
+    last, rotate = decoder.cache_shape.layers - 1, kernels._rotate
 
-    def altered(sums: Any, *given: Any) -> None:
+    def altered(sums: Sums, *given: Any) -> None:
         if kernels._asking is not None and given[-2] == last:
-            sums.values.view(-1)[:1].mul_(service.factor)
+            sums.values.view(-1)[:1].mul_(factor)
         rotate(sums, *given)
 
-    itself._rotate = altered
+    kernels._rotate = altered
     try:
         yield
     finally:
-        itself._rotate = rotate
+        kernels._rotate = rotate
 
 
 def _honest(service: Service) -> Row:
@@ -137,7 +139,7 @@ def _honest(service: Service) -> Row:
     return {"same": same, "tokens": tokens, "asked": asked, "as_tasks": ways[0], "as_groups": ways[1]}
 
 
-def _altered(service: Service) -> Row:
+def _altered(service: Service, factor: torch.Tensor) -> Row:
     """Each by another user; whether it is seen, but for what an honest service may do."""
     end = CHUNK * CHUNKS
     again = [service.answers[user][0] for user in range(8)]
@@ -154,7 +156,7 @@ def _altered(service: Service) -> Row:
     service.ask([4], [service.answers[4][end]], end)
     found["one more"] = service.asked(4) == end + 1
     found["one less"] = not service.same(5, end, end + 1)[0]
-    service.factor.fill_(1.01)
+    factor.fill_(1.01)
     service.ask([0, 6], [service.answers[user][end] for user in (0, 6)], end)
     found["one number"] = not service.same(0, end, end + 1)[0]
     found["beside it all is honest"] = service.same(6, end, end + 1)[0] and service.same(7, 0, CHUNK)[0]
@@ -165,12 +167,12 @@ def _case(decoder: FusedDecoder, processes: AttentionProcesses, number: int) -> 
     count, users, lengths = CASES[number]
     prompts = [lengths[user % len(lengths)] for user in range(users)]
     blocks = -(-(max(lengths) + CHUNK * (CHUNKS + 1)) // BLOCK_TOKENS) + 2
-    with partitioned(processes, decoder, count, users, blocks) as partition:
+    factor = torch.ones(1, device="cuda")
+    with partitioned(processes, decoder, count, users, blocks) as partition, altering(decoder, factor):
         service = Service(decoder, partition, prompts)
-        with altering(service):
-            row = {"dim": decoder.cache_shape.dim, "processes": count, "users": users, **_honest(service)}
-            if number + 1 == ALTERED:
-                row["altered"] = _altered(service)
+        row = {"dim": decoder.cache_shape.dim, "processes": count, "users": users, **_honest(service)}
+        if number == ALTERED:
+            row["altered"] = _altered(service, factor)
         return {**row, "broken": len(partition.asker.broken())}
 
 
