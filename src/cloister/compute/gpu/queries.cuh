@@ -58,8 +58,8 @@ struct query_sum {
     }
 };
 
-/* In halves, so that sums do not overflow. */
+/* In halves, so that sums do not overflow; nothing comes back. */
 INLINE void add_hash(unsigned long long *sum, unsigned long long hash) {
-    atomicAdd(sum, hash & 0xffffffff);
-    atomicAdd(sum + 1, hash >> 32);
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(sum), "l"(hash & 0xffffffff) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(sum + 1), "l"(hash >> 32) : "memory");
 }
