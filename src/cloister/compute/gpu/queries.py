@@ -1,8 +1,8 @@
 """What a service asks on a GPU, and whether it is what its vault would ask (queries.cuh). Nothing is mapped here.
 
-Who answers adds a hash of each query, of the words that it read itself, to a record in the vault's arena. The vault
-computes the same sum from queries of its own, with its secret numbers. Nothing tells who answers for which token it is
-asked but the service; a word that does not tell the truth puts the query where it does not belong."""
+An attention process adds a hash of each query, of the words that it read itself, to a record in the vault's arena. The
+vault computes the same sum from the queries that it would ask, with its secret numbers. For which token a query is,
+only the service says: a word that does not tell the truth puts the query where it does not belong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -109,7 +109,7 @@ def asked_in(entries: torch.Tensor) -> int:
 
 
 class Times:
-    """The service's side: how often each slot's answer began anew, after a preemption or as another request's."""
+    """The service's side: how often each slot's answer began again, after a preemption or as another request's."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[int, int]] = {}  # by link and slot: the time, and the next index

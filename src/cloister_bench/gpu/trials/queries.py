@@ -140,7 +140,7 @@ def _honest(service: Service) -> Row:
 
 
 def _altered(service: Service, factor: torch.Tensor) -> Row:
-    """Each by another user; whether it is seen, but for what an honest service may do."""
+    """Each by another user; whether it is seen. An honest service may do two of them."""
     end = CHUNK * CHUNKS
     again = [service.answers[user][0] for user in range(8)]
     found: Row = {}
