@@ -22,12 +22,13 @@ def test_length_rotation_and_table_lie_where_the_kernel_reads_them() -> None:
     source = (Path(cloister.compute.gpu.__path__[0]) / "answer.cuh").read_text()
     found = re.search(r"struct exposed \{(.*?)\};", source, re.DOTALL)
     assert found and [line.split(";")[0].strip() for line in found[1].strip().splitlines()] == [
-        f"int length, unused[{BEFORE - 1}]",
+        f"int length, recorded, unused[{BEFORE - 2}]",
         "float cosine[DIM], sine[DIM]",
         "int table[1]",
     ]
     words = SHAPE.written([4, 0, 2], 16, 50, ROTATION)
-    assert words[0] == 34 and len(words) == SHAPE.words
+    assert words[:2].tolist() == [34, 1] and len(words) == SHAPE.words
+    assert SHAPE.written([4, 0, 2], 16, 50, ROTATION, recorded=False)[:2].tolist() == [34, 0]
     assert torch.equal(words[BEFORE : BEFORE + 128].view(torch.float32), torch.cat(ROTATION))
     assert words[BEFORE + 128 :].tolist() == [4, 0, 2, 0, 0]
 

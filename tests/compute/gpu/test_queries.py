@@ -247,12 +247,14 @@ def test_the_sizes_are_those_of_the_sources() -> None:
 def test_a_query_is_hashed_as_it_was_read_and_after_it_was_answered() -> None:
     answer = (FOLDER / "answer.cuh").read_text()
     take = answer.partition("INLINE bool take(")[2].partition("\n    }\n")[0]
-    assert take.index("s.words[2 * i][threadIdx.x] = pair[i].x") < take.index("rounded("), "of the same registers"
+    assert take.index("rounded(") < take.index("make_uint4(pair[0].x, pair[0].z, pair[1].x, pair[1].z)"), (
+        "the same registers"
+    )
     body = answer.partition("    answer(const bf16 *cache")[2]
-    assert body.index("words.take(") < body.index("answer_item(") < body.index("record_query(")
-    assert body.count("record_query(") == 1 and body.count("words.take(") == 1
-    record = answer.partition("INLINE void record_query(")[2].partition("\n}\n")[0]
-    assert "look(" not in record and "s.words[" in record
+    assert body.index("words.take(") < body.index("answer_item(") < body.index("record_queries(")
+    assert body.count("record_queries(") == 1 and body.count("words.take(") == 1
+    record = answer.partition("INLINE void record_queries(")[2].partition("\n}\n")[0]
+    assert "look(" not in record and "= __ldcg(kept + number" in record
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")

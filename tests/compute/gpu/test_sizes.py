@@ -83,7 +83,7 @@ def test_one_that_answers_and_stays_finds_room_beside_the_products_of_few_rows()
         product = 128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK
         for dim in (64, 128):
             queries = 512 // dim
-            held = 8 * 16 * dim * 2 + 64 + queries * ((dim + 4) * 4 + 8 + 64 * 4) + 8 * (dim + 32) * 2 + 128 * 32 + 20
+            held = 8 * 16 * dim * 2 + 64 + queries * ((dim + 4) * 4 + 8 + 64 * 4) + 8 * (dim + 32) * 2 + 128 * 16 + 20
             assert blocks * product + held + OF_A_BLOCK + 256 <= SHARED, f"{rows} rows, heads of {dim}"
         warps = 4 * tiles + 1
         each = REGISTERS // (blocks * 32 * (warps + spare)) // 8 * 8

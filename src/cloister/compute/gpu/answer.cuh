@@ -14,11 +14,13 @@
 #define CHUNKS (DIM / 64) /* of sixteen dims, of a warp's values */
 #define PLACE_BYTES (16 * DIM * 2)
 #define MOST_STAYING 4 /* pieces for each block, where blocks stay: more are read faster by more blocks */
+#define KEPT 16 /* items whose queries a block keeps until it hashes them (answering.py): of a layer, mostly all */
+#define UNRECORDED (1u << 31)
 #define MORE_PATIENCE 4 /* with the service, than it has with anyone: it may be waiting for another */
 
 /* What is exposed in a slot, as its vault wrote it: another process, whose numbers are taken for bounded ones only. */
 struct exposed {
-    int length, unused[3];
+    int length, recorded, unused[2]; /* `recorded`: what is asked is hashed */
     float cosine[DIM], sine[DIM];
     int table[1]; /* [blocks] of the slot's own cache */
 };
@@ -49,11 +51,12 @@ INLINE int tasks_of(int length) {
 INLINE int groups_of(int length) { return max(1, (length + GROUP_TOKENS - 1) / GROUP_TOKENS); }
 
 struct item {
-    unsigned asked; /* the slot, and for which token of its answer: see read_list */
+    unsigned asked; /* the slot, for which token of its answer, and whether that is recorded: see read_list */
     int length, index, items, kv; /* number `index` of so many items of a prompt's KV head */
     INLINE int slot() const { return asked & ((1 << SLOT_BITS) - 1); }
     INLINE int time() const { return asked >> SLOT_BITS & (TIMES - 1); }
-    INLINE int token() const { return min(asked >> (SLOT_BITS + TIME_BITS), RECORDED); }
+    INLINE int token() const { return min((asked & ~UNRECORDED) >> (SLOT_BITS + TIME_BITS), RECORDED); }
+    INLINE bool recorded() const { return !(asked & UNRECORDED); }
     INLINE bool fine() const { return items == tasks_of(length) && items > 1; }
     INLINE int task() const { return fine() ? index : index * TASKS; }
     INLINE int end_task() const { return fine() ? index + 1 : min(tasks_of(length), (index + 1) * TASKS); }
@@ -104,7 +107,6 @@ struct answer_shared {
     float o[ANSWERED][PITCH], m[ANSWERED], l[ANSWERED];
     float4 scores[ANSWERED][PIECE / 4];
     bf16 q[8][Q_PITCH];
-    unsigned words[4][32 * WARPS]; /* as the service posted them; each thread its own */
     int4 asked[MOST_ASKED];
     int last, warps[WARPS];
 };
@@ -232,7 +234,8 @@ INLINE int read_list(int4 *asked_, const arenas &from, unsigned *gates, int laye
         items = asked ? groups_of(length) : 0;
         end = sum_until(items, s.warps);
     }
-    asked_[threadIdx.x] = make_int4(asked ? word : 0, length, end - items, items);
+    const unsigned unrecorded = asked && !__ldcg(&from.at(slot)->recorded) ? UNRECORDED : 0;
+    asked_[threadIdx.x] = make_int4(asked ? (word & ~UNRECORDED) | unrecorded : 0, length, end - items, items);
     if (threadIdx.x == 32 * WARPS - 1) s.last = end;
     return __syncthreads_or(over) ? -1 : s.last;
 }
@@ -296,8 +299,8 @@ struct questions {
         c0 = __ldcg(slot->cosine + d), c1 = __ldcg(slot->cosine + DIM / 2 + d);
         z0 = __ldcg(slot->sine + d), z1 = __ldcg(slot->sine + DIM / 2 + d);
     }
-    /* Into shared memory. False: they do not come. */
-    INLINE bool take(answer_shared &s, int queries, unsigned number, long long patience_ns) {
+    /* Into shared memory; as the service posted them, into `kept`, if that is given. False: they do not come. */
+    INLINE bool take(answer_shared &s, uint4 *kept, int queries, unsigned number, long long patience_ns) {
         const int d = threadIdx.x % (DIM / 2);
         bool here = true;
         const unsigned long long since = now_ns();
@@ -309,11 +312,11 @@ struct questions {
                 look(i);
                 here = now_ns() - since < patience_ns;
             }
-            s.words[2 * i][threadIdx.x] = pair[i].x, s.words[2 * i + 1][threadIdx.x] = pair[i].z;
             const float x = __uint_as_float(pair[i].x), y = __uint_as_float(pair[i].z);
             s.q[query][d] = rounded(__fsub_rn(__fmul_rn(x, c0), __fmul_rn(y, z0)));
             s.q[query][d + DIM / 2] = rounded(__fadd_rn(__fmul_rn(y, c1), __fmul_rn(x, z1)));
         }
+        if (kept) __stcg(kept + threadIdx.x, make_uint4(pair[0].x, pair[0].z, pair[1].x, pair[1].z));
         return !__syncthreads_or(!here);
     }
 };
@@ -324,28 +327,35 @@ struct records {
     int items;
 };
 
-/* What an item was asked, as it was taken: into its vault's record. Nobody waits for it. */
-INLINE void record_query(const answer_shared &s, const item &of, const arenas &from, const records &at, int queries, int kv_heads,
-                         int layers, int layer) {
-    const int warp = threadIdx.x >> 5, slot = of.slot(), d = threadIdx.x % (DIM / 2);
-    const char *arena = from.slots + slot / from.each * from.slot_stride;
-    const query_keys keys = {(const unsigned long long *)(arena + at.keys), kv_heads, layers};
-    const unsigned long long *values = keys.values(of.kv);
-    query_sum sum;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int query = questions::query_of(i);
-        if (query >= queries) continue;
-        sum.add(values[query * DIM + d], s.words[2 * i][threadIdx.x]);
-        sum.add(values[query * DIM + DIM / 2 + d], s.words[2 * i + 1][threadIdx.x]);
+/* What the last `count` items were asked, as it was `kept` when it was taken, into their vaults' records: a warp for each. */
+INLINE void record_queries(const answer_shared &s, const uint4 *kept, int first, int count, const arenas &from, const records &at,
+                           int queries, int kv_heads, int layers, int layer) {
+    const int lane = threadIdx.x & 31;
+    for (int number = threadIdx.x >> 5; number < count; number += WARPS) {
+        const item of = find_item(s.asked, first + number * gridDim.x, kv_heads);
+        if (!of.recorded()) continue;
+        const int slot = of.slot();
+        const char *arena = from.slots + slot / from.each * from.slot_stride;
+        const query_keys keys = {(const unsigned long long *)(arena + at.keys), kv_heads, layers};
+        query_sum sum;
+#pragma unroll 2
+        for (int thread = lane; thread < 32 * WARPS; thread += 32) { /* what each took */
+            const uint4 words = __ldcg(kept + number * 32 * WARPS + thread);
+            const int query = thread / (DIM / 2), other = (thread + 32 * WARPS) / (DIM / 2);
+            const unsigned long long *x = keys.values(of.kv) + query * DIM + thread % (DIM / 2), *y = x + (other - query) * DIM;
+            if (query < queries) sum.add(__ldcg(x), words.x), sum.add(__ldcg(x + DIM / 2), words.y);
+            if (other < queries) sum.add(__ldcg(y), words.z), sum.add(__ldcg(y + DIM / 2), words.w);
+        }
+        unsigned long long hash = sum.over_warp();
+        if (lane) continue;
+        const unsigned long long of_item = __ldcg(keys.item(of.fine() ? of.index : at.items + of.index));
+        hash = folded(hash + __ldcg(keys.head(of.kv)), 0);
+        hash = product_of(product_of(__ldcg(keys.layer(of.time(), layer)), of_item), hash);
+        unsigned long long *entry = (unsigned long long *)(arena + at.entries) + (slot % from.each * (RECORDED + 1) + of.token()) * ENTRY;
+        add_hash(entry, hash);
+        if (layer + of.kv + of.index == 0) atomicOr(entry + 2, 1ull << (of.time() + (of.fine() ? 0 : TIMES)));
     }
-    unsigned long long hash = sum.over_warp();
-    if (threadIdx.x & 31) return;
-    if (warp == 0) hash = folded(hash + keys.head(of.kv), 0);
-    hash = product_of(product_of(keys.layer(of.time(), layer), keys.item(of.fine() ? of.index : at.items + of.index)), hash);
-    unsigned long long *entry = (unsigned long long *)(arena + at.entries) + (slot % from.each * (RECORDED + 1) + of.token()) * ENTRY;
-    add_hash(entry, hash);
-    if (warp + layer + of.kv + of.index == 0) atomicOr(entry + 2, 1ull << (of.time() + (of.fine() ? 0 : TIMES)));
+    __syncthreads(); /* the next queries are taken into the same places */
 }
 
 /* How many have come for this number so far. One that gave up at an earlier number leaves no trace. */
@@ -406,13 +416,14 @@ INLINE void answer_item(const share<1> &mine, const item &of, float *parts, unsi
 KERNEL __launch_bounds__(32 * WARPS, 4)
     answer(const bf16 *cache, size_t block_stride, size_t layer_stride, const float *scales, float *parts, int slots,
            int heads, int kv_heads, int most_groups, const char *exposures, size_t slot_stride, size_t cache_stride, int each,
-           int exposed_bytes, int blocks, size_t keys_at, size_t records_at, char *boxes, size_t box_stride, unsigned *gates, unsigned *tickets, notes *own,
+           int exposed_bytes, int blocks, size_t keys_at, size_t records_at, uint4 *all_kept, char *boxes, size_t box_stride, unsigned *gates, unsigned *tickets, notes *own,
            int layers, int first, int end, unsigned launch, long long patience_ns) {
     constexpr int HELD = 1;
     __shared__ __align__(128) answer_shared s;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, queries = heads / kv_heads;
     const volatile unsigned *closing = &own->closing;
     arenas from = {exposures, cache, slot_stride, cache_stride, block_stride, each, exposed_bytes, blocks};
+    uint4 *own_kept = all_kept + blockIdx.x * KEPT * 32 * WARPS;
     const records recorded = {keys_at, records_at, most_groups * TASKS};
     const auto box_at = [&](int slot) { return (uint2 *)(boxes + slot * box_stride); };
     if (__syncthreads_or(*closing)) return;
@@ -461,6 +472,7 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         const unsigned number = step * layers + layer + 1;
         from.cache = (const bf16 *)((const char *)cache + layer * layer_stride);
         walk now(s.asked, count, kv_heads);
+        int kept = 0;
         const int block = block_of(from, now);
         if (launch && !(here = await(begins_at(gates, layer), step, closing, MORE_PATIENCE * patience_ns))) break;
         if (lane == 0) f.fetch_keys(warp, keys_of(from, now, block)), f.fetch_values(warp, values_of(from, now, block));
@@ -469,7 +481,7 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         while (!now.over()) {
             const item of = now.of;
             uint2 *box = box_at(of.slot());
-            if (!(here = words.take(s, queries, number, patience_ns))) {
+            if (!(here = words.take(s, of.recorded() ? own_kept + kept * 32 * WARPS : nullptr, queries, number, patience_ns))) {
                 f.wait_for_keys(warp), f.wait_for_values(warp); /* nothing is copied into what was given up */
                 break;
             }
@@ -506,7 +518,9 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
             const size_t head = (size_t)of.slot() * kv_heads + of.kv;
             answer_item(mine, of, parts + head * most_groups * TASKS * queries * (DIM + 4), tickets + head,
                         box + heads * DIM + of.kv * queries * (DIM + 2), s.last, queries, number);
-            record_query(s, of, from, recorded, queries, kv_heads, layers, layer);
+            if (++kept < KEPT && !now.over()) continue;
+            record_queries(s, own_kept, now.number - kept * gridDim.x, kept, from, recorded, queries, kv_heads, layers, layer);
+            kept = 0;
         }
     }
     __syncthreads();

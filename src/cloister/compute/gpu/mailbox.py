@@ -13,7 +13,7 @@ from cloister.placement import Placement
 
 PAGE = 4096
 WORD = 8
-BEFORE = 4  # words before the rotation: the length and three that are unused
+BEFORE = 4  # words before the rotation: the length; whether what is asked is recorded; two that are unused
 MOST_GROUPS = 255  # a ticket counts the tasks of a prompt, four in each, in twelve bits (answer.cuh)
 
 
@@ -56,14 +56,20 @@ class ArenaShape:
         return min(MOST_GROUPS, -(-self.blocks * BLOCK_TOKENS // GROUP_TOKENS))
 
     def written(
-        self, blocks: Sequence[int], start: int, end: int, rotation: tuple[torch.Tensor, torch.Tensor]
+        self,
+        blocks: Sequence[int],
+        start: int,
+        end: int,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        *,
+        recorded: bool = True,
     ) -> torch.Tensor:
         length = end - start
         fits = 1 <= length <= self.groups * GROUP_TOKENS and -(-length // BLOCK_TOKENS) <= len(blocks) <= self.blocks
         if not fits or not 0 <= min(blocks) <= max(blocks) < self.blocks:
             raise ValueError("the span does not lie in these blocks")
         words = torch.zeros(self.words, dtype=torch.int32)
-        words[0] = length
+        words[0], words[1] = length, recorded
         if len(rotation[0]):
             turned = torch.cat([each.flatten() for each in rotation]).float().cpu().contiguous()
             words[BEFORE : BEFORE + 2 * self.model.dim] = turned.view(torch.int32)

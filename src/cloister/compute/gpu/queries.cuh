@@ -31,12 +31,12 @@ struct query_keys {
     const unsigned long long *at;
     int kv_heads, layers;
     INLINE const unsigned long long *values(int kv) const { return at + kv * MOST_VALUES; }
-    INLINE unsigned long long head(int kv) const { return at[kv_heads * MOST_VALUES + kv]; }
-    INLINE unsigned long long layer(int time, int layer) const {
-        return at[kv_heads * (MOST_VALUES + 1) + time * layers + layer];
+    INLINE const unsigned long long *head(int kv) const { return at + kv_heads * MOST_VALUES + kv; }
+    INLINE const unsigned long long *layer(int time, int layer) const {
+        return at + kv_heads * (MOST_VALUES + 1) + time * layers + layer;
     }
-    INLINE unsigned long long item(int number) const {
-        return at[kv_heads * (MOST_VALUES + 1) + TIMES * layers + number];
+    INLINE const unsigned long long *item(int number) const {
+        return at + kv_heads * (MOST_VALUES + 1) + TIMES * layers + number;
     }
 };
 

@@ -185,8 +185,8 @@ INLINE void rotate_row(ROTATED_ARGUMENTS, const unsigned long long *keys, unsign
                 sum.add(values[DIM / 2 + 32 * i], __float_as_uint(b[i]));
             }
             unsigned long long hash = sum.over_warp();
-            if (query == 0) hash = folded(hash + of.head(kv), 0);
-            if (lane == 0) add_hash(hashes + 2 * row, product_of(of.layer(0, layer), hash));
+            if (query == 0) hash = folded(hash + *of.head(kv), 0);
+            if (lane == 0) add_hash(hashes + 2 * row, product_of(*of.layer(0, layer), hash));
         }
         if (!boxes || !boxes[row]) return;
         uint2 *box = (uint2 *)boxes[row] + head * DIM;
