@@ -203,7 +203,7 @@ def test_any_schema_is_refused_or_followed(words: Tokenizer, schema: dict[str, A
                              "dependencies", "minProperties", "maxProperties", "minLength", "additionalProperties"]),
             parts, max_size=4,
         ),
-        max_leaves=20,
+        max_leaves=30,
     ).filter(lambda each: isinstance(each, dict))
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

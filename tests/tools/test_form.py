@@ -65,6 +65,9 @@ def test_a_function_has_the_arguments_that_it_names() -> None:
         return follows(grammar, WRITE["hermes"](Call("add", '{"x": 1, "y": 2}')))
 
     assert not may() and may(additionalProperties=True) and may(patternProperties={"^y$": {}})
+    nothing = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    grammar = lark_of(Parsing(named="hermes"), nothing)
+    assert follows(grammar, WRITE["hermes"](Call("add", "{}"))) and not follows(grammar, WRITE["hermes"](ADD))
 
 
 @pytest.mark.parametrize(

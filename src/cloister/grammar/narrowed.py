@@ -174,7 +174,7 @@ class _Narrowing:
             parts = [self._negations(part, []) for part in _list(schema, name)]
             if parts and all(parts):
                 yield {"allOf": [_any_of(part) for part in parts]}
-        if "not" in schema:
+        if isinstance(schema.get("not"), dict):
             yield self.narrow(schema["not"])
 
     def _other_objects(self, schema: Schema, around: Sequence[Schema]) -> Iterator[Schema]:

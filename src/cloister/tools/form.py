@@ -106,9 +106,8 @@ _OPENS = frozenset(("additionalProperties", "patternProperties", "allOf", "anyOf
 def _given(function: Mapping[str, Any]) -> Any:
     """The schema of its arguments. A function has those that it names and no others, unless its schema allows them."""
     schema = function.get("parameters") or _ANY
-    return (
-        schema if not schema.get("properties") or _OPENS & schema.keys() else {**schema, "additionalProperties": False}
-    )
+    named = "properties" in schema and not _OPENS & schema.keys()
+    return {**schema, "additionalProperties": False} if named else schema
 
 
 def _bare(function: Mapping[str, Any]) -> str:
