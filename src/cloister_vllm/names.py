@@ -110,8 +110,9 @@ def open_core(path: Path, settings: EngineSettings) -> "VllmCore":
     )
     try:
         config = arguments.create_engine_config()
-    except ValueError as wrong:
-        raise SetupError(f"vLLM refuses this model or these settings ({type(wrong).__name__}).") from None
+    except ValueError as wrong:  # of pydantic's, which has each reason apart
+        reasons = [str(one["msg"]) for one in getattr(wrong, "errors", list)()] or [str(wrong)]
+        raise SetupError(f"vLLM refuses this model or these settings: {' '.join(reasons)}") from None
     asking = AskingLayers()
     _replace_classes(asking)
     return VllmCore(InprocClient(config, Executor.get_class(config), log_stats=False), config, asking, settings)

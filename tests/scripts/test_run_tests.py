@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -171,3 +172,49 @@ def test_arguments_go_to_pytest(
 def test_many_small_files_are_one_group_with_a_log(runner: ModuleType, tmp_path: Path) -> None:
     name = " ".join(f"test_{number}.py" for number in range(100))
     assert runner.run_group(runner.Group(name, 1, ((sys.executable, "-c", ""),)), tmp_path).passed
+
+
+FAILS_AT_FIRST = """
+import pathlib
+def test_good(): pass
+def test_bad(): assert {always}
+def test_unstable():
+    marker = pathlib.Path(__file__).with_name("ran")
+    ran = marker.exists()
+    marker.touch()
+    assert ran
+"""
+
+
+@pytest.mark.parametrize(("always", "most", "passes"), [("True", 1, True), ("True", 0, False), ("False", 2, False)])
+def test_few_tests_that_failed_run_once_more_alone(
+    runner: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    always: str,
+    most: int,
+    passes: bool,
+) -> None:
+    """One that fails again fails; so do many, and what is no test's failure."""
+    (tmp_path / "test_it.py").write_text(FAILS_AT_FIRST.format(always=always))
+    monkeypatch.setattr(runner, "MOST_UNSTABLE", most)
+    command = (sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), str(tmp_path / "test_it.py"))
+    [result] = runner.run([runner.Group("one", 1, (command,))], tmp_path / "logs", id)
+    assert not result.passed
+    asked: list[object] = []
+    relative = [replace(result, failed_tests=tuple(f"{tmp_path}/{test}" for test in result.failed_tests))]
+    monkeypatch.setattr(runner, "_without_paths", lambda command: command[:-1])
+    assert runner.passes_alone(relative[0], tmp_path / "logs", asked.append) is passes
+    assert len(asked) == bool(most) and ("UNSTABLE" in capsys.readouterr().out) is passes
+
+
+def test_a_group_that_ends_otherwise_is_not_run_again(runner: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import nothing_there")
+    for command in (
+        (sys.executable, "-m", "pytest", "-q", str(tmp_path)),
+        (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"),
+        says("1 failed", 1),
+    ):
+        [result] = runner.run([runner.Group("one", 1, (command,))], tmp_path / "logs", id)
+        assert not result.passed and not runner.passes_alone(result, tmp_path / "logs", print)

@@ -96,15 +96,15 @@ class EngineAndVaults(ComputeProcesses):
         of_vaults = settings.model_copy(update={"engine": native})
         super().__init__(folder, of_vaults, relay, _on_this_machine, on_up=on_up, on_down=on_down)
         self._program = program_of(engine, folder, settings)
-        self._digest = FolderDigest(folder.path)
+        self._of_engine = FolderDigest(folder.path)
 
     async def weights_digest(self) -> bytes:
         """Of what the engine reads; the vaults' weights are made of the same files."""
-        return await self._digest.read()
+        return await self._of_engine.read()
 
     async def close(self) -> None:
         await super().close()
-        await self._digest.close()
+        await self._of_engine.close()
 
     def _starter(self, forkserver: ForkServer) -> tuple[Starter, float]:
         return self._program, START_S
