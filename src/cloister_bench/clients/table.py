@@ -110,10 +110,8 @@ def page(document: Document) -> str:
         found = [_of(document, client=client, feature=feature) for feature in features]
         rows.append((client, *map(_mark, found)))
     table = "\n".join(f"|{'|'.join(row)}|" for row in rows)
-    told = (
-        f"Made by `cloister bench clients` with {document['model']}. ✓: works at {', '.join(levels)} (a README not at"
-    )
-    return f"# Real clients\n\n{told} obfuscated); –: the client has no such call.\n\n{table}\n"
+    marks = f"✓: works at {', '.join(levels)} (a README not at obfuscated); –: the client has no such call."
+    return f"# Real clients\n\nMade by `cloister bench clients` with {document['model']}. {marks}\n\n{table}\n"
 
 
 def _mark(cells: list[Row]) -> str:
