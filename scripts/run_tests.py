@@ -42,7 +42,7 @@ SECONDS = {
     ("serving", False): 250,
     ("cloister_mpc", True): 200,
     ("redteam", False): 190,
-    ("controller", False): 190,
+    ("controller", False): 150,
     ("client", False): 100,
     ("gateway", False): 85,
     ("models", False): 80,

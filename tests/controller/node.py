@@ -15,6 +15,7 @@ from cloister.messages.controller_gateway import FromGateway
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
 from cloister.process.endpoint import Endpoint
+from tests.forked import fork_from_template, start_afresh
 from tests.forkserver.packed import sealed_once
 
 ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
@@ -28,8 +29,11 @@ class RealNode:
         self.client = client
 
     @classmethod
-    async def start(cls, folder: ModelFolder, engine: EngineSettings = ENGINE, **settings: Any) -> RealNode:
-        """The first on a model has its weights packed; those after it are given them."""
+    async def start(
+        cls, folder: ModelFolder, engine: EngineSettings = ENGINE, *, afresh: bool = False, **settings: Any
+    ) -> RealNode:
+        """The first on a model has its weights packed; those after it are given them. `afresh`: not from a template."""
+        start_afresh() if afresh else fork_from_template()
         controller = Controller(folder, Settings(engine=engine, controller=ControllerSettings(**settings)))
         try:
             with pytest.MonkeyPatch.context() as patch:
@@ -37,6 +41,7 @@ class RealNode:
                 serving = await controller.start()
         except BaseException:
             await controller.close()
+            start_afresh()
             raise
         ours, theirs = socket.socketpair()
         channel = Endpoint(ours, FromGateway, lambda message: controller.relay.from_frontend(number, message), _nothing)
@@ -49,6 +54,7 @@ class RealNode:
     async def close(self) -> None:
         await self.client.close()
         await self.controller.close()
+        start_afresh()
 
 
 def private(text: str, session: str, *, keep: bool = False, level: Any = "partitioned") -> VaultJob:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -93,10 +92,10 @@ async def test_a_killed_service_begins_a_verified_answer_again(nodes: dict[int, 
     await service_is_back(node)
 
 
-async def test_a_model_whose_layers_run_elsewhere_is_refused(tmp_path: Path) -> None:
-    folder = save_model(tmp_path, "gemma")
-    with pytest.raises(SetupError, match="without private layers"):
-        await RealNode.start(folder, ENGINE.model_copy(update={"private_layers": 1}))
+async def test_what_the_fork_server_refuses_stops_the_start(tiny: ModelFolder) -> None:
+    """Which models and counts it refuses: link/test_private_layers.py."""
+    with pytest.raises(SetupError, match="fewer can be private"):
+        await RealNode.start(tiny, ENGINE.model_copy(update={"private_layers": 3}))
 
 
 async def test_guesses_need_a_beat_and_a_vault_here() -> None:

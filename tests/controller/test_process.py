@@ -273,8 +273,9 @@ async def test_a_killed_forkserver_takes_all_with_it_and_all_comes_back(node: Re
     before = await answer(node, private(TEXT, "a"))
     stream = await node.client.generate("tenant", private(TEXT, "b"), ENDLESS)
     await anext(stream)
-    [forkserver] = [one for one in psutil.Process().children() if "cloister.forkserver" in one.cmdline()]
-    forkserver.kill()
+    forkserver = node.controller.compute._forkserver
+    assert forkserver is not None and forkserver._handle.pid is not None
+    os.kill(forkserver._handle.pid, signal.SIGKILL)
     with pytest.raises(ServiceUnavailable):
         async for _ in stream:
             pass
@@ -286,7 +287,7 @@ async def test_a_killed_forkserver_takes_all_with_it_and_all_comes_back(node: Re
 async def quiet(tiny: ModelFolder) -> AsyncIterator[tuple[RealNode, set[psutil.Process]]]:
     """A node of its own for those who look at all its processes, and what ran before it. The last of them closes it."""
     others = set(psutil.Process().children(recursive=True))
-    node = await RealNode.start(tiny, spare_vaults=0)
+    node = await RealNode.start(tiny, afresh=True, spare_vaults=0)
     yield node, others
     await node.close()
 
@@ -330,5 +331,5 @@ async def test_a_broken_model_is_a_typed_error_and_no_process_stays(tiny: ModelF
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not safetensors.")
     others = set(psutil.Process().children(recursive=True))
     with pytest.raises(ModelCorrupt):
-        await RealNode.start(ModelFolder("broken", tmp_path, {}))
+        await RealNode.start(ModelFolder("broken", tmp_path, {}), afresh=True)
     assert not set(psutil.Process().children(recursive=True)) - others

@@ -30,11 +30,14 @@ from cloister.messages.controller_vault import (
 )
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.types import TokenLogprob
+from cloister.models.source import ModelFolder
 from cloister.service.process import request_of
 from tests.controller import fakes
 from tests.controller.fakes import SERVING, Node
-from tests.controller.node import RealNode
+from tests.controller.node import ENGINE, RealNode
+from tests.forked import forking
 from tests.forkserver.model import save_model
+from tests.forkserver.packed import sealed_once
 
 LEVELS = SERVING.levels
 Fault = Callable[["PlayedService", EngineRequest, int], int | Failed]
@@ -228,32 +231,43 @@ if any("forkserver" in word for word in sys.orig_argv):
 """
 
 
-async def start_broken(folder: Path, monkeypatch: pytest.MonkeyPatch, condition: str, then: str) -> RealNode:
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    """Packed already: what packs weights need not be broken."""
+    folder = save_model(tmp_path_factory.mktemp("tiny"))
+    with forking():
+        os.close(asyncio.run(sealed_once(folder, ENGINE)))
+    return folder
+
+
+async def start_broken(
+    tiny: ModelFolder, folder: Path, monkeypatch: pytest.MonkeyPatch, condition: str, then: str
+) -> RealNode:
     """A real node; the code that its service and vaults run is changed when Python starts there."""
     (folder / "sitecustomize.py").write_text(BREAK.format(condition=condition, then=then))
     paths = (str(folder), *os.environ.get("PYTHONPATH", "").split(":"))
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in paths if path))
-    return await RealNode.start(save_model(folder / "tiny"), spare_vaults=1)
+    return await RealNode.start(tiny, afresh=True, spare_vaults=1)
 
 
 @pytest.mark.slow
 async def test_a_model_whose_rows_see_their_neighbours_is_not_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default level is among those that fail: the node does not start, and nothing of it stays."""
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(ModelUnsupported, match="default level, 'partitioned', fails"):
-        await start_broken(tmp_path, monkeypatch, "len(chunks) > 1", "logits = logits.flip(-1)")
+        await start_broken(tiny, tmp_path, monkeypatch, "len(chunks) > 1", "logits = logits.flip(-1)")
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
 @pytest.mark.slow
 async def test_a_level_that_fails_is_not_offered_and_the_others_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tiny: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Here `isolated`: a vault that decodes fails at its third token, which no vault computes at another level."""
     node = await start_broken(
-        tmp_path, monkeypatch, "self.asker is None and chunks[0].start == 25", "raise RuntimeError"
+        tiny, tmp_path, monkeypatch, "self.asker is None and chunks[0].start == 25", "raise RuntimeError"
     )
     try:
         assert "isolated" not in node.client.ready.levels and "partitioned" in node.client.ready.levels

@@ -25,6 +25,7 @@ from cloister.process.child import _inherited
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_weights.file import seal_weights as seal_to_file
 from cloister.transparency.note import SigningKey
+from tests.forked import forking
 from tests.forkserver.model import save_model
 
 KEY = bytes(range(32))
@@ -59,7 +60,8 @@ async def test_the_packed_weights_are_the_same_as_from_a_disk(
     key = bytearray(KEY)
     folder = await unsealing.unseal(model.name, sealed, str(PROVIDER.verifier), key)
     assert key == bytes(32), "the controller keeps no key"
-    from_memory, from_disk = await seal_weights(folder, SETTINGS), await seal_weights(model, SETTINGS)
+    with forking():
+        from_memory, from_disk = await seal_weights(folder, SETTINGS), await seal_weights(model, SETTINGS)
     try:
         one, other = (os.pread(each, os.fstat(each).st_size, 0) for each in (from_memory, from_disk))
         assert one == other and len(one) > 10_000

@@ -21,6 +21,7 @@ from cloister.errors import ModelNotFound, SetupError
 from cloister.messages.controller_packer import WeightsPacked
 from cloister.models.memory_file import ReadOnlyMapping, large_page
 from cloister.models.source import ModelFolder
+from tests.forked import forking
 from tests.large_pages import in_large_pages, skip_unless_the_kernel_gives_large_pages
 
 CHILDREN = 4
@@ -29,7 +30,8 @@ MAPPERS = Path(__file__).parents[1] / "models" / "many_mappers.py"
 
 @pytest.fixture(scope="module")
 def sealed(short_folder: ModelFolder) -> Iterator[int]:
-    made = asyncio.run(seal_weights(short_folder, EngineSettings()))
+    with forking():
+        made = asyncio.run(seal_weights(short_folder, EngineSettings()))
     yield made
     os.close(made)
 
@@ -75,13 +77,14 @@ def test_many_processes_share_one_copy(sealed: int, short_folder: ModelFolder) -
 
 
 async def test_what_stops_the_packer_is_told(tmp_path: Path, short_folder: ModelFolder) -> None:
-    descriptors = os.listdir("/proc/self/fd")
     (tmp_path / "config.json").write_text((short_folder.path / "config.json").read_text())
-    with pytest.raises(ModelNotFound, match="safetensors"):
-        await seal_weights(ModelFolder("empty", tmp_path, {"model_type": "llama"}), EngineSettings())
-    with pytest.raises(SetupError, match="int8"):
-        await seal_weights(short_folder, EngineSettings(weights="int8", dtype="fp32"))
-    assert os.listdir("/proc/self/fd") == descriptors
+    with forking():
+        descriptors = os.listdir("/proc/self/fd")
+        with pytest.raises(ModelNotFound, match="safetensors"):
+            await seal_weights(ModelFolder("empty", tmp_path, {"model_type": "llama"}), EngineSettings())
+        with pytest.raises(SetupError, match="int8"):
+            await seal_weights(short_folder, EngineSettings(weights="int8", dtype="fp32"))
+        assert os.listdir("/proc/self/fd") == descriptors
 
 
 @pytest.mark.parametrize("missing", [1, -1])

@@ -9,48 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
-from typing import IO, Any
-
-import msgspec
+from typing import IO
 
 from cloister.config import EngineSettings
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.controller_service import FromSealedService
 from cloister.messages.controller_vault import FromVault
-from cloister.messages.frames import FrameReader, encode_frame
 from cloister.models.source import ModelFolder
+from tests.forked import forking
+from tests.forkserver.line import PATIENCE_S, Line
 from tests.forkserver.packed import sealed_once
-
-PATIENCE_S = 240
-
-
-class Line:
-    """One control socket."""
-
-    def __init__(self, peer: socket.socket, union: object) -> None:
-        peer.settimeout(PATIENCE_S)
-        self.socket = peer
-        self._frames: FrameReader[msgspec.Struct] = FrameReader(union)
-        self._messages: deque[Any] = deque()
-        self.descriptors: deque[int] = deque()
-
-    def send(self, *messages: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-        socket.send_fds(self.socket, [encode_frame(messages)], list(descriptors))
-
-    def handle(self) -> Any:
-        """The next message; None when the other side hung up."""
-        while not self._messages:
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 16)
-            except ConnectionResetError:
-                return None
-            self.descriptors.extend(descriptors)
-            if not data:
-                return None
-            self._messages.extend(self._frames.feed(data))
-        return self._messages.popleft()
 
 
 class Child:
@@ -86,7 +55,8 @@ class Controller:
         module: str = "cloister.forkserver",
         output: IO[bytes] | None = None,
     ) -> None:
-        weights = asyncio.run(sealed_once(weights_of or folder, packed_with or settings))
+        with forking():
+            weights = asyncio.run(sealed_once(weights_of or folder, packed_with or settings))
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", module, str(theirs.fileno())]
         with theirs:

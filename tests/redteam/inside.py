@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cloister.link.memory import links
+from cloister.models import torch_metas
 from cloister.process.sandbox.kernel import syscall
 from cloister.process.sandbox.layers import Layer
 from tests.process.sandbox import attempts
@@ -320,6 +321,7 @@ def _try(role: Any, control: socket.socket) -> None:
 
 def main() -> None:
     """Be the fork server, with the changes above."""
+    torch_metas.put_off()
     from cloister.forkserver import child, process
     from cloister.process.sandbox.layers import Profile
     from cloister.service.process import Service

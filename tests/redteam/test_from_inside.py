@@ -22,8 +22,9 @@ from cloister.config import EngineSettings
 from cloister.link.memory import LinkMemory
 from cloister.models.source import ModelFolder
 from cloister.process.sandbox.layers import Layer
+from tests.forkserver.line import PATIENCE_S
 from tests.forkserver.model import save_model
-from tests.forkserver.talk import PATIENCE_S, Child, Controller
+from tests.forkserver.talk import Child, Controller
 from tests.redteam.inside import ATTEMPTS, WORDS
 
 Role = Literal["vault", "service"]

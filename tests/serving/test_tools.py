@@ -12,6 +12,7 @@ from tests.serving.test_openai import connected
 
 pytestmark = pytest.mark.slow
 LEVELS = ("open", "partitioned", "isolated")
+MORE_CASES = (("plain", "partitioned"), ("verified", "open"), ("verified", "isolated"))
 WAYS = pytest.mark.parametrize("way", ["plain", "verified"])
 A_WAY = pytest.mark.parametrize("way", ["verified", pytest.param("plain", marks=pytest.mark.release)])
 
@@ -51,9 +52,8 @@ MESSAGES = [*earlier("Paris", 12), *earlier("Rome", 20), *earlier("Oslo", 3), as
 @pytest.mark.parametrize(
     ("way", "level"),
     [
-        *(("plain", level) for level in LEVELS),
-        ("verified", "partitioned"),
-        *(pytest.param("verified", level, marks=pytest.mark.release) for level in ("open", "isolated")),
+        *(("plain", "open"), ("plain", "isolated"), ("verified", "partitioned")),
+        *(pytest.param(*case, marks=pytest.mark.release) for case in MORE_CASES),
     ],
 )
 def test_the_model_calls_and_answers_with_the_result(way: str, level: str, real_server: str) -> None:
@@ -173,9 +173,9 @@ def test_a_required_call_has_no_second_form(short_server: str) -> None:
             assert refused.value.param == "tool_choice"
 
 
-@pytest.mark.parametrize("way", ["plain", "verified"])
-def test_an_answer_that_may_call_calls_or_has_its_form_at_every_level_alike(way: str, real_server: str) -> None:
-    with connected(way, real_server) as connect:
+@WAYS
+def test_an_answer_that_may_call_calls_or_has_its_form_at_every_level_alike(way: str, short_server: str) -> None:
+    with connected(way, short_server) as connect:
         client = connect("cloister-dev")
         schema = {"name": "answer", "schema": CHOICES[1]["function"]["parameters"]}
         asking: Any = {"model": client.models.list().data[0].id, "tools": CHOICES, "temperature": 0, "max_tokens": 200}

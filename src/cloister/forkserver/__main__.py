@@ -5,9 +5,11 @@ import socket
 from contextlib import suppress
 
 from cloister.errors import SetupError
+from cloister.models import torch_metas
 from cloister.process.fork_loop import ONE_THREAD
 from cloister.process.hardening import begin_child
 
+torch_metas.put_off()
 ROLE = "forkserver"
 CODE = ("cloister.forkserver.process",)
 

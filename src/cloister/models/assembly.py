@@ -13,7 +13,10 @@ from transformers.initialization import no_init_weights
 
 from cloister.compute.base import Kernels
 from cloister.compute.layer import Packed
+from cloister.models import torch_metas
 from cloister.models.decoder import Parts, check_leftover, misshapen, refused
+
+torch_metas.load()
 
 
 class Rows:

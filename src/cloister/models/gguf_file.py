@@ -16,8 +16,11 @@ import transformers.modeling_gguf_pytorch_utils as maps
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from cloister.errors import ModelCorrupt, ModelUnsupported
+from cloister.models import torch_metas
 from cloister.models.gguf_tokenizer import GgufTokenizer
 from cloister.models.weights import ShardWriter
+
+torch_metas.load()
 
 _CARRIED = {
     "attention.sliding_window": "sliding_window",

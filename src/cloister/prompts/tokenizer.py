@@ -1,5 +1,7 @@
 """Text to ids and back. Starts no thread; after `warm` it opens no file and imports nothing: for sealed processes."""
 
+import codecs
+import itertools
 import json
 import os
 import re
@@ -22,12 +24,11 @@ from cloister.tools.families import Parsing, ToolParser
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable character for each byte, reversed."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    characters = {chr(byte): byte for byte in printable}
-    return characters | {chr(256 + place): byte for place, byte in enumerate(others)}
+def _byte_alphabet() -> Any:
+    """GPT-2's printable character for each byte, as a codec."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = itertools.count(256)
+    return codecs.charmap_build("".join(chr(byte if byte in printable else next(others)) for byte in range(256)))
 
 
 _ALPHABET = _byte_alphabet()
@@ -36,8 +37,8 @@ _ALPHABET = _byte_alphabet()
 def byte_level_bytes(entry: str) -> bytes:
     """Each character is a byte in GPT-2's alphabet; an entry with any other character is literal text."""
     try:
-        return bytes([_ALPHABET[character] for character in entry])
-    except KeyError:
+        return codecs.charmap_encode(entry, "strict", _ALPHABET)[0]
+    except UnicodeEncodeError:
         return entry.encode()
 
 

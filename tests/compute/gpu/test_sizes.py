@@ -54,6 +54,12 @@ def few_rows() -> list[list[int]]:
     return [[int(number) for number in each.split(",")] for each in made]
 
 
+def many_rows() -> dict[str, list[int]]:
+    """Rows, stages, and sums of ranges in registers, by name."""
+    made = re.findall(r"^MANY_ROWS\((\w+), (.*)\)$", (FOLDER / "linear.cuh").read_text(), re.MULTILINE)
+    return {name: [int(number) for number in numbers.split(",")] for name, numbers in made}
+
+
 def packed(columns: int, k: int, gate: Any = None) -> Packed:
     return Packed(torch.empty(0), columns, k, gate=gate)
 
@@ -61,8 +67,7 @@ def packed(columns: int, k: int, gate: Any = None) -> Packed:
 def test_the_sizes_are_those_of_the_sources(kernels: ModuleType) -> None:
     stage, attention = defined("stage.cuh"), defined("attention.cuh")
     assert (int(stage["TILE"]), int(stage["STEP"])) == (products.TILE, products.STEP)
-    many = re.search(r"ROWS = 128, STAGES = (\d+)", (FOLDER / "linear.cuh").read_text())
-    assert many and int(many[1]) == products.STAGES_OF_MANY
+    assert many_rows() == {name: [each.rows, each.stages, each.held] for name, each in products.LINEAR_MANY.items()}
     assert (int(attention["QUERIES"]), int(attention["BEFORE_AND_AFTER"])) == (
         kernels.QUERIES,
         kernels.BEFORE_AND_AFTER,
@@ -88,6 +93,18 @@ def test_one_that_answers_and_stays_finds_room_beside_the_products_of_few_rows()
         warps = 4 * tiles + 1
         each = REGISTERS // (blocks * 32 * (warps + spare)) // 8 * 8
         assert blocks * 32 * warps * each + REGISTERS // 4 <= REGISTERS, "four of `answer` would fill a processor"
+
+
+def test_a_block_of_many_rows_fits_a_processor_with_the_registers_that_one_group_leaves_to_two() -> None:
+    linear = (FOLDER / "linear.cuh").read_text()
+    left, taken = (int(re.search(rf"{name}_registers<(\d+)>", linear)[1]) for name in ("leave", "take"))  # type: ignore[index]
+    assert 128 * left + 256 * taken <= REGISTERS and left % 8 == taken % 8 == 0
+    for rows, stages, held in many_rows().values():
+        assert rows // 2 + held <= taken - 16, "two sums of ranges, and addresses"
+        ring, barriers = stages * (128 + rows) * 64 * 2, 128
+        assert 2 * stages * 8 <= barriers and 8 * stages <= 64, "the second kind of barrier begins at byte 64"
+        assert barriers + ring + bool(held) * (rows // 2 - held) * 4 * 256 <= SHARED - OF_A_BLOCK
+    assert products.THREADS_OF_MANY == 3 * 128 and "__launch_bounds__(384, 1)" in linear
 
 
 def test_those_that_stay_are_no_more_than_processors_and_all_have_some(kernels: ModuleType) -> None:
@@ -318,7 +335,7 @@ def test_vaults_always_run_beside_others_and_a_service_while_its_answerers_stay(
 def test_hoppers_own_operations_are_asked_for_on_hopper_alone() -> None:
     """Without the letter the slower ones are compiled; with it, a later GPU cannot run the code."""
     assert [architecture(*capability) for capability in ((9, 0), (10, 0), (12, 0))] == ["sm_90a", "sm_100", "sm_120"]
-    assert (FOLDER / "stage.cuh").read_text().count("#ifdef __CUDA_ARCH_FEAT_SM90_ALL") == 4
+    assert (FOLDER / "stage.cuh").read_text().count("#ifdef __CUDA_ARCH_FEAT_SM90_ALL") == 6
 
 
 def test_rows_are_padded_to_what_the_kernels_compute() -> None:

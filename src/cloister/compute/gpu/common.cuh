@@ -18,6 +18,13 @@ INLINE unsigned rounded(float low, float high) {
 INLINE bf16 rounded(float x) { return (bf16)rounded(x, 0.0f); }
 INLINE float widened(bf16 x) { return __uint_as_float((unsigned)x << 16); }
 
+/* Of eight rows and columns that a warp holds, two neighbours of a row for each lane. */
+INLINE unsigned transposed(unsigned x) {
+    unsigned y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 /* c[16 × 8] += a[16 × 16] · b[16 × 8]. A lane's own sixteen bytes of a row of 32 are what two such products need of it,
  * if k is permuted alike on both sides: (x, y) in the first, (z, w) in the second. */
 INLINE void multiply(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
@@ -71,6 +78,10 @@ INLINE uint4 sixteen(unsigned at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
     return v;
+}
+
+INLINE void keep_sixteen(unsigned at, const float *v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
 }
 
 /* A word of a mailbox: a value and the number that says it is valid, written at once (link.cuh). */

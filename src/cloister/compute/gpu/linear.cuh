@@ -11,26 +11,37 @@ extern __shared__ __align__(128) unsigned char ring_memory[];
 
 enum { PLAIN, SILU, GELU_TANH };
 
-INLINE float gated(float x, float up, int gate) {
-    if (gate == SILU) return x / (1.0f + __expf(-x)) * up;
+/* The division is one without branches: else each waits for the one before. */
+template <int GATE> INLINE float gated(float x, float up) {
+    if (GATE == SILU) return __fdividef(x, 1.0f + __expf(-x)) * up;
     const float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.0f + tanhf(inner)) * up;
 }
 
-/* One lane's four results: columns c and c + 8 of two neighbouring rows. A gated weight has gates in the first eight
- * columns of sixteen and what they gate in the others. */
-INLINE void write_out(const float *c, int column, int row, int rows, int pitch, float *sums, bf16 *gated_rows, int gate) {
+/* A warp's results: sixteen columns, of eight rows in each c[m]: columns g and g + 8 of rows 2t and 2t + 1. A gated weight
+ * has gates in the first eight columns and what they gate in the others; what is gated changes lanes, so that a warp writes
+ * 128 bytes that lie together. */
+template <int ROWS, int GATE>
+INLINE void write_rows(const float (*c)[4], int column, int row, int rows, int pitch, float *sums, bf16 *gated_rows) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    if (GATE == PLAIN) {
+        float *out = sums + (size_t)(row + 2 * t) * pitch + column + g;
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        if (gate == PLAIN) {
-            float *out = sums + (size_t)(row + e) * pitch + column;
-            out[0] = c[e];
-            out[8] = c[2 + e];
-        } else {
-            const int k = (column >> 4) * 8 + (column & 7);
-            gated_rows[place(row + e, k, rows)] = rounded(gated(c[e], c[2 + e], gate));
-        }
+        for (int m = 0; m < ROWS / 8; m++, out += 8 * (size_t)pitch)
+            out[0] = c[m][0], out[8] = c[m][2], out[pitch] = c[m][1], out[pitch + 8] = c[m][3];
+    } else {
+        bf16 *out = gated_rows + place(row + g, column / 2 + 2 * t, rows);
+#pragma unroll
+        for (int m = 0; m < ROWS / 8; m++)
+            *(unsigned *)(out + place(8 * m, 0, rows)) =
+                transposed(rounded(gated<GATE>(c[m][0], c[m][2]), gated<GATE>(c[m][1], c[m][3])));
     }
+}
+template <int ROWS>
+INLINE void write_out(const float (*c)[4], int column, int row, int rows, int pitch, float *sums, bf16 *gated_rows, int gate) {
+    if (gate == PLAIN) write_rows<ROWS, PLAIN>(c, column, row, rows, pitch, sums, gated_rows);
+    else if (gate == SILU) write_rows<ROWS, SILU>(c, column, row, rows, pitch, sums, gated_rows);
+    else write_rows<ROWS, GELU_TANH>(c, column, row, rows, pitch, sums, gated_rows);
 }
 
 struct ring {
@@ -117,7 +128,7 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
         return;
     }
     if (warp == 0) opens.when_all_have_started();
-    const int mine = warp >> 2, g = lane >> 2, t = lane & 3;
+    const int mine = warp >> 2;
     float c[ROWS / 8][4];
     for (int i = 0; i < count; i++) {
         barrier_wait(r.filled(i), (i / STAGES) & 1);
@@ -131,9 +142,7 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
     const int pitch = tiles * TILE;
     sums += (size_t)blockIdx.y * ROWS * pitch;
     if (mine >= here) return;
-#pragma unroll
-    for (int m = 0; m < ROWS / 8; m++)
-        write_out(c[m], (tile + mine) * TILE + 16 * (warp & 3) + g, 8 * m + 2 * t, ROWS, pitch, sums, gated_rows, gate);
+    write_out<ROWS>(c, (tile + mine) * TILE + 16 * (warp & 3), 0, ROWS, pitch, sums, gated_rows, gate);
 }
 
 #define LINEAR_ARGUMENTS                                                                                            \
@@ -153,52 +162,79 @@ FEW_ROWS(64, 2, 4, 3, 2, 3)
 FEW_ROWS(96, 2, 4, 3, 2, 3)
 FEW_ROWS(128, 2, 3, 3, 2, 0)
 
-/* 128 rows × 128 columns, all of k: four warps for each tile of columns multiply, the last fetches ahead. */
-KERNEL __launch_bounds__(288, 1) linear_many(LINEAR_ARGUMENTS) {
-    constexpr int ROWS = 128, STAGES = 4, BYTES = 4 * TILE_BYTES;
+/* ROWS rows × 128 columns, all of k: four warps for each tile of columns multiply, one fetches ahead and leaves registers to
+ * them. HELD: of a lane's sums of ranges those in registers, others lie behind the ring; none where k is one range.
+ *
+ * A block fills a processor: what another process launches, a step of decoding beside a vault's prefill, finds no room
+ * there before the block ends, after 40 to 60 µs with a k of 4,096. So none takes a second tile. Where ROWS does not divide
+ * `rows`, the last block begins earlier and computes some again, to the same bits. */
+template <int ROWS, int STAGES, int HELD>
+INLINE void many_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits,
+                      int gate) {
+    constexpr int BYTES = 2 * TILE_BYTES + ROWS * STEP * 2, EACH = ROWS / 2, APART = 256 * 16;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, steps = k / STEP;
-    const int row = blockIdx.x * ROWS, tile = blockIdx.y * 2, here = min(2, tiles - tile);
+    const int row = min((int)blockIdx.x * ROWS, rows - ROWS), tile = blockIdx.y * 2 + (warp >> 2 & 1);
     const ring r = make_ring(ring_memory, STAGES, BYTES, 8);
     let_next_start();
     after_last();
-    if (warp == 8) {
+    if (warp >= 8) {
+        leave_registers<24>();
+        if (warp > 8) return;
         for (int i = 0; i < steps; i++) {
             if (i >= STAGES) barrier_wait(r.freed(i), (i / STAGES - 1) & 1);
-            if (lane == 0) {
-                barrier_expect(r.filled(i), (here + 2) * TILE_BYTES);
-                for (int n = 0; n < here; n++)
-                    bulk_copy(r.stage(i) + n * TILE_BYTES, weight + ((size_t)(tile + n) * steps + i) * (STEP * TILE),
-                              TILE_BYTES, r.filled(i));
-            }
+            if (lane == 0) barrier_expect(r.filled(i), BYTES);
             __syncwarp();
             if (lane < STEP / PIECE_K)
                 bulk_copy(r.stage(i) + 2 * TILE_BYTES + lane * ROWS * PIECE_K * 2,
                           x + ((size_t)(i * (STEP / PIECE_K) + lane) * rows + row) * PIECE_K, ROWS * PIECE_K * 2, r.filled(i));
+            else if (lane < STEP / PIECE_K + 2) {
+                const int n = lane - STEP / PIECE_K;
+                bulk_copy(r.stage(i) + n * TILE_BYTES, weight + ((size_t)min(tile + n, tiles - 1) * steps + i) * (STEP * TILE),
+                          TILE_BYTES, r.filled(i));
+            }
         }
         return;
     }
-    const int g = lane >> 2, t = lane & 3, mine = warp >> 2;
-    float c[ROWS / 8][4], sum[ROWS / 8][4];
-    for (int range = 0, i = 0; range < splits; range++) {
-        const int begun = i, end = (range + 1) * steps / splits;
+    take_registers<240>();
+    const unsigned apart = r.behind() + threadIdx.x * 16;
+    float c[ROWS / 8][4], sum[HELD ? HELD : 1], *v = &c[0][0];
+    for (int range = 0, i = 0; range < (HELD ? splits : 1); range++) {
+        const int begun = i, end = HELD ? (range + 1) * steps / splits : steps;
         for (; i < end; i++) {
             barrier_wait(r.filled(i), (i / STAGES) & 1);
             begin_stage();
-            multiply_stage<ROWS, 128>(c, r.stage(i) + mine * TILE_BYTES, r.stage(i) + 2 * TILE_BYTES, i == begun);
+            multiply_stage<ROWS, ROWS>(c, r.stage(i) + (warp >> 2) * TILE_BYTES, r.stage(i) + 2 * TILE_BYTES, i == begun);
             finish_stages<1>();
             if (i > begun) give_back(r, i - 1, lane);
         }
         finish_stages<0>();
         give_back(r, i - 1, lane);
+        if (!HELD) break;
+        const bool more = range + 1 < splits;
 #pragma unroll
-        for (int j = 0; j < ROWS / 2; j++) {
-            float &s = (&sum[0][0])[j];
-            s = range ? s + (&c[0][0])[j] : (&c[0][0])[j];
+        for (int j = 0; j < HELD; j++) {
+            if (range) v[j] = sum[j] + v[j];
+            if (more) sum[j] = v[j];
+        }
+#pragma unroll
+        for (int j = HELD; j < EACH; j += 4) {
+            const unsigned at = apart + (j - HELD) / 4 * APART;
+            if (range) {
+                const uint4 s = sixteen(at);
+                v[j] = __uint_as_float(s.x) + v[j], v[j + 1] = __uint_as_float(s.y) + v[j + 1];
+                v[j + 2] = __uint_as_float(s.z) + v[j + 2], v[j + 3] = __uint_as_float(s.w) + v[j + 3];
+            }
+            if (more) keep_sixteen(at, v + j);
         }
     }
-    if (mine >= here) return;
-#pragma unroll
-    for (int m = 0; m < ROWS / 8; m++)
-        write_out(sum[m], (tile + mine) * TILE + 16 * (warp & 3) + g, row + 8 * m + 2 * t, rows, tiles * TILE, sums, gated_rows,
-                  gate);
+    if (tile >= tiles) return;
+    write_out<ROWS>(c, tile * TILE + 16 * (warp & 3), row, rows, tiles * TILE, sums, gated_rows, gate);
 }
+
+#define MANY_ROWS(name, rows_, stages, held)                                                               \
+    KERNEL __launch_bounds__(384, 1) name(LINEAR_ARGUMENTS) {                                              \
+        many_rows<rows_, stages, held>(x, weight, sums, gated_rows, rows, k, tiles, splits, gate);         \
+    }
+MANY_ROWS(linear_many_128, 128, 6, 64)
+MANY_ROWS(linear_many_256, 256, 4, 96)
+MANY_ROWS(linear_whole_256, 256, 4, 0)

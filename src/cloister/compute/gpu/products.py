@@ -1,5 +1,6 @@
 """How a product is laid out and launched on a GPU, as linear.cuh makes its kernels. Nothing is launched here."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -66,11 +67,33 @@ TILE = 64
 STEP = 64
 TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
 STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}  # of weights, and of rows
-TILES_OF_MANY, STAGES_OF_MANY = 2, 4
+COLUMNS_OF_MANY, THREADS_OF_MANY = 2 * TILE, 384
 BARRIERS = 128  # bytes before the stages
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
 LEAST_STEPS = 4
+
+
+class Many(NamedTuple):
+    """A block's rows, its stages, the sums of ranges that a lane holds in registers, its time beside the others'."""
+
+    rows: int
+    stages: int
+    held: int
+    takes: int
+
+    @property
+    def shared(self) -> int:
+        apart = 2 * COLUMNS_OF_MANY * 4 * (self.rows // 2 - self.held) if self.held else 0
+        return BARRIERS + 2 * STEP * self.stages * (COLUMNS_OF_MANY + self.rows) + apart
+
+
+LINEAR_MANY = {
+    "linear_whole_256": Many(256, 4, 0, takes=4),  # of a weight whose k is one range
+    "linear_many_256": Many(256, 4, 96, takes=4),
+    "linear_many_128": Many(128, 6, 64, takes=3),
+}
+PROCESSORS = 132  # with other numbers blocks may be chosen worse; bits are the same
 
 
 class ProductLaunch(NamedTuple):
@@ -92,15 +115,28 @@ def splits_of(packed: Packed) -> int:
     return max(1, min(BLOCKS_WANTED // tiles_of(packed), MOST_SPLITS, packed.k // STEP // LEAST_STEPS))
 
 
+def many_of(packed: Packed, rows: int) -> tuple[str, tuple[int, int]]:
+    """A kernel and its grid. Tall blocks do more in their time; but a processor has one block at once, and where the
+    last round of them leaves many processors idle, low ones are done sooner."""
+
+    def grid(each: Many) -> tuple[int, int]:
+        return -(-rows // each.rows), -(-tiles_of(packed) * TILE // COLUMNS_OF_MANY)
+
+    def time(name: str) -> int:
+        each = LINEAR_MANY[name]
+        return each.takes * -(-math.prod(grid(each)) // PROCESSORS)
+
+    tall = "linear_whole_256" if splits_of(packed) == 1 else "linear_many_256"
+    name = min(tall, "linear_many_128", key=time)
+    return name, grid(LINEAR_MANY[name])
+
+
 def launch_of(packed: Packed, rows: int) -> ProductLaunch:
     """Few rows: a block for each range and a few tiles of columns. Many: one block has all ranges of its rows."""
-    if rows in FEW:
-        tiles, (of_weights, of_rows) = TILES_OF_FEW[rows], STAGES_OF_FEW[rows]
-        splits, name = splits_of(packed), f"linear_{rows}"
-        grid = (-(-tiles_of(packed) // tiles), splits)
-        columns_and_rows = of_weights * tiles * TILE + of_rows * rows
-    else:
-        tiles, splits, name = TILES_OF_MANY, 1, "linear_many"
-        grid = (rows // MANY, -(-tiles_of(packed) // tiles))
-        columns_and_rows = STAGES_OF_MANY * (tiles * TILE + MANY)
-    return ProductLaunch(name, grid, 32 * (4 * tiles + 1), BARRIERS + 2 * STEP * columns_and_rows, splits)
+    if rows not in FEW:
+        name, grid = many_of(packed, rows)
+        return ProductLaunch(name, grid, THREADS_OF_MANY, LINEAR_MANY[name].shared, 1)
+    tiles, (of_weights, of_rows) = TILES_OF_FEW[rows], STAGES_OF_FEW[rows]
+    splits, shared = splits_of(packed), BARRIERS + 2 * STEP * (of_weights * tiles * TILE + of_rows * rows)
+    grid = (-(-tiles_of(packed) // tiles), splits)
+    return ProductLaunch(f"linear_{rows}", grid, 32 * (4 * tiles + 1), shared, splits)

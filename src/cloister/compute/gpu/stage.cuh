@@ -20,11 +20,16 @@
 #define LIST_64                                                                                               \
     LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55" \
             ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define LIST_128                                                                                                        \
+    LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89"  \
+            ",%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112" \
+            ",%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define SUMS_4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define SUMS_8(i) SUMS_4(i), SUMS_4(i + 1)
 #define SUMS_16(i) SUMS_8(i), SUMS_8(i + 2)
 #define SUMS_32(i) SUMS_16(i), SUMS_16(i + 4)
 #define SUMS_64(i) SUMS_32(i), SUMS_32(i + 8)
+#define SUMS_128(i) SUMS_64(i), SUMS_64(i + 16)
 #define TENSOR(rows, sums, weight_at, rows_at, added)                                                                     \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " added ", 0;\n"                                                 \
                  "wgmma.mma_async.sync.aligned.m64n" #rows "k16.f32.bf16.bf16 {" LIST_##sums "}, " weight_at ", " rows_at \
@@ -37,6 +42,7 @@ template <int ROWS> INLINE void tensor(float (*c)[4], unsigned long long weight,
     if constexpr (ROWS == 32) TENSOR(32, 16, "%16", "%17", "%18");
     if constexpr (ROWS == 64) TENSOR(64, 32, "%32", "%33", "%34");
     if constexpr (ROWS == 128) TENSOR(128, 64, "%64", "%65", "%66");
+    if constexpr (ROWS == 256) TENSOR(256, 128, "%128", "%129", "%130");
 }
 
 /* Where a factor lies, for a tensor operation: the next eight values of k are `next` bytes on, the next eight columns or
@@ -47,6 +53,18 @@ INLINE unsigned long long factor(unsigned at, int next) {
 #endif
 
 INLINE unsigned piece_at(unsigned at, int piece, int columns) { return at + piece * columns * PIECE_K * 2; }
+
+/* Four warps keep EACH registers of what they were launched with, or wait until others of their block left that many. */
+template <int EACH> INLINE void leave_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(EACH));
+#endif
+}
+template <int EACH> INLINE void take_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(EACH));
+#endif
+}
 
 /* Before each stage. */
 INLINE void begin_stage() {

@@ -21,8 +21,10 @@ WEIGHTS: tuple[tuple[int, int, Gate | None], ...] = (
     (960, 576, None),
     (3072, 576, "gelu_tanh"),
     (49152, 576, None),
+    (4136, 1024, None),  # tiles of columns that are odd in number, and one that is not full
+    (2112, 576, "silu"),
 )
-ROWS = (1, 3, 8, 16, 23, 32, 64, 65, 96, 128, 200)
+ROWS = (1, 3, 8, 16, 23, 32, 64, 65, 96, 128, 200, 300, 600, 2048)
 MOST_ERROR = 5e-3
 SHAPES = ((32, 8, 128), (9, 3, 64), (16, 16, 64), (16, 1, 128))
 
@@ -38,7 +40,7 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 def check_linear(device: GpuDevice) -> tuple[dict[str, float], list[str]]:
-    """Errors; and the numbers of rows at which a row's result has other bits than among 200."""
+    """Errors; and the numbers of rows at which a row's result has other bits than among 2,048."""
     errors, differing = {}, []
     for columns, k, gate in WEIGHTS:
         weight = torch.randn(columns, k, device="cuda") / k**0.5
