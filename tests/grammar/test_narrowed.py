@@ -181,7 +181,7 @@ def wider(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(schema=st.recursive(LEAVES, wider, max_leaves=6).filter(lambda each: isinstance(each, dict)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 def test_any_schema_is_refused_or_followed(words: Tokenizer, schema: dict[str, Any]) -> None:
     form = json.dumps({"json_schema": schema})
     try:
@@ -206,7 +206,7 @@ def test_any_schema_is_refused_or_followed(words: Tokenizer, schema: dict[str, A
         max_leaves=30,
     ).filter(lambda each: isinstance(each, dict))
 )  # fmt: skip
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 def test_no_nonsense_breaks_it(words: Tokenizer, schema: dict[str, Any]) -> None:
     try:
         check(json.dumps({"json_schema": schema}))
