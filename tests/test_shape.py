@@ -16,7 +16,8 @@ MOST_LINES = {"cloister": 45_000, "*": 60_000}  # of the product, and of all dis
 GRANTED = {"cloister": 14_000, "*": 19_600}
 """For what was built since: relay, tokens, issuer, node choice; private layers, recitations, lone answers; the audit,
 profiles, drain, configuration files; TLS, usage, a local cloud, the page's audit; capacity; their benches;
-forms, tools, responses, embeddings, the table of clients; queries compared on a GPU; vLLM as an engine; the search of disks and journals."""
+forms, tools, responses, embeddings, the table of clients; queries compared on a GPU; vLLM as an engine; the search of
+disks and journals."""
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 80
 MOST_PARAMETERS = 10
