@@ -115,7 +115,7 @@ _NO_MINIMUM = Refusal("min_tokens", "At the level 'mpc' the model's end tokens s
 _STOPS_SHOW = Refusal(
     "stop_token_ids", "A token of a secret among them would show which variant is real.", "Use `stop`, or leave it out."
 )
-_NO_FORM = "What the answer must look like is asked for, and at this level no process that reads it chooses the tokens."
+_NO_FORM = "A form or a required call is asked for, and at this level no process that reads it chooses the tokens."
 _NO_FORMS = (Refusal("response_format", _NO_FORM, "Leave it out, or ask for 'partitioned' or 'isolated'."),)
 # A form and several answers would show which of λ+1 is real. So would an earlier answer: it is to the real prompt, and
 # what the others were answered only a named session's vault knows. `alone`: a client says it of what it sealed.

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -77,7 +78,25 @@ REFUSED = {
     "a large count": schema({"type": "array", "minItems": 10**9, "title": SECRET}),
     "endless numbers": '{"json_schema":{"minimum":NaN}}',
     "the library's options": schema({"x-guidance": {"whitespace_pattern": "( {0,1000}){0,1000}"}, "type": "object"}),
-    "what it cannot do": schema({"type": "object", "not": {"required": [SECRET]}}),
+    "what it cannot do": schema({"type": "string", "not": {"pattern": SECRET}}),
+    "parts that may exclude each other": schema(
+        {"oneOf": [{"properties": {f"{SECRET}{n}{m}": {"type": "string"} for m in range(10)}} for n in range(40)]}
+    ),
+    "one of itself": schema(
+        {
+            "$defs": {
+                "a": {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]},
+                "b": {"oneOf": [{"$ref": "#/$defs/a"}, {"required": [SECRET]}]},
+            },
+            "$ref": "#/$defs/a",
+        }
+    ),
+    "a tree of choices": schema(reduce(lambda inner, n: {"oneOf": [inner, {"required": [f"k{n}"]}]}, range(25), {})),
+    "many conditions": schema(
+        {"allOf": [{"if": {"required": [f"k{n}"]}, "then": {"required": [f"{SECRET}{n}"]}} for n in range(40)]}
+    ),
+    "one of many patterns": schema({"oneOf": [{"type": "string", "pattern": each} for each in letters(25, "%s.{15}")]}),
+    "a long word to avoid": schema({"type": "string", "not": {"enum": [SECRET * 900]}}),
     "repetition": regex(SECRET + "a{1000000000}"),
     "nested repetition": regex(f"((({SECRET}{{1,100}}){{1,100}}){{1,100}}){{1,100}}"),
     "a repeated class": regex("[^" + SECRET + "]{1,100000}"),
@@ -189,12 +208,12 @@ def test_a_property_may_have_a_keyword_s_name(words: Tokenizer) -> None:
 
 TEXT = {"type": "string"}
 UNSUPPORTED: dict[str, dict[str, Any]] = {
-    "not": {"type": "object", "not": {"required": [SECRET]}},
+    "not": {**TEXT, "not": {"pattern": SECRET}},
     "oneOf": {"oneOf": [TEXT, {**TEXT, "pattern": f"^{SECRET}"}]},
     "pattern": {**TEXT, "pattern": f"(?!{SECRET})"},
-    "format": {**TEXT, "format": "uri-reference"},
-    "dependencies": {"type": "object", "dependencies": {SECRET: ["b"]}},
-    "minProperties, maxProperties": {"type": "object", "properties": {SECRET: TEXT}, "maxProperties": 1},
+    "format": {**TEXT, "format": "json-pointer"},
+    "propertyNames": {"type": "object", "propertyNames": {"pattern": SECRET}},
+    "minProperties, maxProperties": {"type": "object", "properties": {SECRET: TEXT}, "minProperties": 2},
 }
 
 

@@ -11,6 +11,7 @@ from cloister.grammar.constraint import answer_part
 from cloister.tools.base import Call
 from cloister.tools.families import FamilyName, Parsing
 from cloister.tools.form import lark_of
+from cloister.tools.offered import read_offered, written
 from tests.tools.test_parsers import WEATHER, WRITE, whole
 
 llguidance = pytest.importorskip("llguidance")
@@ -51,6 +52,35 @@ def test_calls_follow_and_words_do_not(family: FamilyName) -> None:
 def test_one_call_where_several_are_not_wanted(family: FamilyName) -> None:
     grammar = lark_of(Parsing(named=family), TOOLS, parallel=False)
     assert follows(grammar, WRITE[family](WEATHER)) and not follows(grammar, WRITE[family](WEATHER, WEATHER))
+
+
+def test_a_function_has_the_arguments_that_it_names() -> None:
+    """Unless its schema allows others: a client would call it with what it does not take."""
+
+    def may(**parameters: Any) -> bool:
+        given = {"type": "object", "properties": {"x": {"type": "integer"}}, **parameters}
+        tools = [{"type": "function", "function": {"name": "add", "parameters": given}}]
+        grammar = lark_of(Parsing(named="hermes"), tools)
+        assert follows(grammar, WRITE["hermes"](Call("add", '{"x": 1}')))
+        return follows(grammar, WRITE["hermes"](Call("add", '{"x": 1, "y": 2}')))
+
+    assert not may() and may(additionalProperties=True) and may(patternProperties={"^y$": {}})
+    nothing = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    grammar = lark_of(Parsing(named="hermes"), nothing)
+    assert follows(grammar, WRITE["hermes"](Call("add", "{}"))) and not follows(grammar, WRITE["hermes"](ADD))
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "several"),
+    [
+        ("required", None, True),
+        ("required", False, False),
+        ({"type": "function", "function": {"name": "add"}}, None, False),
+    ],
+)
+def test_a_function_that_is_named_is_called_once(choice: Any, parallel: bool | None, several: bool) -> None:
+    offered = read_offered(written(TOOLS, choice, parallel))
+    assert offered is not None and offered.parallel is several
 
 
 @pytest.mark.parametrize(

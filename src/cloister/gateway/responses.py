@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -48,3 +48,9 @@ async def create_response(request: Request, call: Call) -> Response:
 async def find_response(response_id: str, call: Call) -> Response:
     """No answer is stored, so none is found."""
     raise ResponseNotFound("This server stores no answers.", hint="An answer comes to the request that asks for it.")
+
+
+@router.post(PATH + "/{action}", include_in_schema=False)
+async def act_on_response(action: str, call: Call) -> Response:
+    """`compact`, `input_tokens` …: what else OpenAI has here."""
+    raise HTTPException(404)

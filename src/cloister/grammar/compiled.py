@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from cloister.errors import FormRefused
-from cloister.grammar.constraint import SPACED, Constraint, hardest_texts, read_form
+from cloister.grammar.constraint import SPACED, Constraint, hardest_texts, narrowed, read_form
 from cloister.grammar.refusal import malformed, too_large
 
 LIMITS = LLParserLimits(
@@ -99,13 +99,23 @@ def compiled(form: str) -> LLMatcher:
 
 
 def _matcher(constraint: Constraint) -> LLMatcher:
-    try:
-        matcher = LLMatcher(words().tokens, _grammar(constraint), log_level=0, limits=LIMITS)
-    except ValueError:
-        raise malformed() from None
+    matcher = _followed(constraint)
+    if matcher.is_error() and not _is_too_large(matcher.get_error()):
+        matcher = _followed(narrowed(constraint, _is_empty))
     if matcher.is_error():
         raise _refusal(matcher.get_error())
     return matcher
+
+
+def _followed(constraint: Constraint) -> LLMatcher:
+    try:
+        return LLMatcher(words().tokens, _grammar(constraint), log_level=0, limits=LIMITS)
+    except ValueError:
+        raise malformed() from None
+
+
+def _is_empty(schema: dict[str, Any]) -> bool:
+    return _followed(Constraint("json_schema", json.dumps(schema))).get_error().startswith("Unsatisfiable schema")
 
 
 def check(form: str) -> None:
@@ -137,7 +147,11 @@ def _grammar(constraint: Constraint) -> str:
 
 def _refusal(said: str) -> FormRefused:
     """The library's message may quote the form: of it, the names that JSON Schema itself has."""
-    if any(word in said.lower() for word in _LIMIT_WORDS):
+    if _is_too_large(said):
         return too_large()
     named = sorted({name for name in _KEYWORDS if f'"{name}"' in said} | {_ABOUT[one] for one in _ABOUT if one in said})
     return malformed(f"Of a JSON schema, this is not supported: {', '.join(named)}." if named else None)
+
+
+def _is_too_large(said: str) -> bool:
+    return any(word in said.lower() for word in _LIMIT_WORDS)

@@ -3,12 +3,13 @@ one of: json_schema; json_object, true; regex; choice, a list of texts; grammar,
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from math import lcm, prod
 from typing import Any, Literal, NamedTuple
 
 from cloister.grammar.form import MOST_CHARACTERS
+from cloister.grammar.narrowed import narrower
 from cloister.grammar.pattern import MOST_PATTERN, check_pattern
 from cloister.grammar.refusal import malformed, too_large
 
@@ -25,11 +26,18 @@ _LONGEST = {"time": 24, "date-time": 36, "email": 64}  # formats that a small mo
 # JSON Schema's. Any other is an annotation (§7.2.3 of its validation), which the library refuses.
 _FORMATS = frozenset(
     (
-        *("date", "date-time", "duration", "email", "hostname", "idn-email", "idn-hostname", "ipv4", "ipv6", "iri"),
-        *("iri-reference", "json-pointer", "regex", "relative-json-pointer", "time", "uri", "uri-reference"),
-        *("uri-template", "uuid"),
+        *("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "regex"),
+        *("relative-json-pointer", "time", "uri", "uri-template", "uuid"),
     )
 )
+# Of those that the library refuses, these hold all texts of one that it follows.
+_WIDER = {
+    "uri-reference": "uri",
+    "iri": "uri",
+    "iri-reference": "uri",
+    "idn-email": "email",
+    "idn-hostname": "hostname",
+}
 _HARDEST = 8
 _VALUES = frozenset(("const", "default", "enum", "examples"))
 _COUNTED = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
@@ -93,7 +101,7 @@ def answer_part(form: str) -> str:
     return constraint.source.removeprefix("start: ") if "choice" in json.loads(form) else ""
 
 
-def _check_schema(schema: dict[str, Any]) -> None:
+def _check_schema(schema: dict[str, Any], most_intersected: int = MOST_INTERSECTED) -> None:
     """Bounds some texts, too, and leaves out formats that JSON Schema does not know."""
     keys, patterns, multiples, intersects = 0, list[str](), list[int](), False
     for value, depth, is_schema in _nodes(schema):
@@ -109,7 +117,9 @@ def _check_schema(schema: dict[str, Any]) -> None:
         if value.get("x-guidance", SPACED) != SPACED:  # the library's own options
             raise malformed()
         if is_schema and isinstance(format := value.get("format"), str):
-            if format not in _FORMATS:
+            if format in _WIDER:
+                value["format"] = format = _WIDER[format]
+            elif format not in _FORMATS:
                 del value["format"]
             if value.get("type") == "string" and format in _LONGEST:
                 value.setdefault("maxLength", _LONGEST[format])
@@ -119,11 +129,11 @@ def _check_schema(schema: dict[str, Any]) -> None:
         if type(multiple := value.get("multipleOf")) in (int, float):
             multiples.append(_significand(multiple))
         intersects = intersects or "allOf" in value or len({"$ref", "pattern"} & value.keys()) == 2
-    if intersects and len(patterns) > MOST_INTERSECTED:
-        raise too_large(f"Beside allOf there may be {MOST_INTERSECTED} patterns.")
+    if intersects and len(patterns) > most_intersected:
+        raise too_large(f"Beside allOf there may be {most_intersected} patterns.")
     for pattern in patterns:
         check_pattern(pattern)
-    if sum(map(len, patterns)) > MOST_PATTERN:
+    if sum(map(len, set(patterns))) > MOST_PATTERN:
         raise too_large(f"All patterns together may have {MOST_PATTERN} characters.")
     if lcm(*multiples) > MOST_MULTIPLE or sum(multiples) > 5 * MOST_MULTIPLE:
         raise too_large(f"A multipleOf may be {MOST_MULTIPLE}.")
@@ -161,8 +171,21 @@ def _checked_grammar(grammar: str) -> str:
     """Its parts of JSON are checked as schemas; they count together."""
     if grammar.lstrip().startswith("{"):  # the library would read another language
         raise malformed()
-    rest, *parts = grammar.split("%json")
-    schemas, between = list[Any](), [rest]
+    between, schemas = _parts(grammar)
+    rest = "".join(between)
+    _check_schema({"": schemas})
+    if len(rest) > MOST_GRAMMAR or rest.count("\n") > MOST_RULES:
+        raise too_large(f"A grammar may have {MOST_RULES} lines and {MOST_GRAMMAR} characters, beside its JSON.")
+    counts = [int(count) for found in _REPEATED.finditer(rest) for count in found.groups() if count]
+    if prod(max(1, count) for count in counts) > MOST_REPEATED:
+        raise too_large(f"All counts of a grammar, multiplied, may be {MOST_REPEATED}.")
+    return _written(between, schemas)
+
+
+def _parts(grammar: str) -> tuple[list[str], list[Any]]:
+    """Its text before, between and after its parts of JSON, and these."""
+    first, *parts = grammar.split("%json")
+    between, schemas = [first], list[Any]()
     for part in parts:
         try:
             schema, end = json.JSONDecoder().raw_decode(part.lstrip())
@@ -170,15 +193,25 @@ def _checked_grammar(grammar: str) -> str:
             raise malformed() from None
         schemas.append(schema)
         between.append(part.lstrip()[end:])
-        rest += "\n" * part[:1].isspace() + between[-1]
-    _check_schema({"": schemas})
-    if len(rest) > MOST_GRAMMAR or rest.count("\n") > MOST_RULES:
-        raise too_large(f"A grammar may have {MOST_RULES} lines and {MOST_GRAMMAR} characters, beside its JSON.")
-    counts = [int(count) for found in _REPEATED.finditer(rest) for count in found.groups() if count]
-    if prod(max(1, count) for count in counts) > MOST_REPEATED:
-        raise too_large(f"All counts of a grammar, multiplied, may be {MOST_REPEATED}.")
+    return between, schemas
+
+
+def _written(between: list[str], schemas: list[Any]) -> str:
     written = (
         f"%json {json.dumps(schema, ensure_ascii=False)}{text}"
         for schema, text in zip(schemas, between[1:], strict=True)
     )
     return "".join([between[0], *written])
+
+
+def narrowed(constraint: Constraint, is_empty: Callable[[dict[str, Any]], bool]) -> Constraint:
+    """With schemas that the library follows, of which each answer is one of the schemas here."""
+    if constraint.kind == "json_schema":
+        schema = narrower(json.loads(constraint.source), is_empty)
+        _check_schema(schema, 4 * MOST_INTERSECTED)  # those that exclude words are simple
+        return Constraint("json_schema", json.dumps(schema, ensure_ascii=False))
+    if constraint.kind == "regex":
+        return constraint
+    between, schemas = _parts(constraint.source)
+    schemas = [narrower(schema, is_empty) for schema in schemas]
+    return Constraint("grammar", _checked_grammar(_written(between, schemas)))

@@ -90,7 +90,7 @@ def lark_of(
         if answer and family == "llama3":
             lines.append(f"call{at}: {_bare(function)}")
             continue
-        schema = function.get("parameters") or _ANY
+        schema = _given(function)
         schema = _parameters(schema) if family == "qwen3_coder" else json_part(schema)
         arguments = "object" if family == "gemma" else f"arguments{at}"
         lines.append(f"call{at}: {written(manner.before(function['name']))} {arguments} {written(manner.after)}")
@@ -100,11 +100,19 @@ def lark_of(
 
 
 _DEFINED = ("$defs", "definitions")
+_OPENS = frozenset(("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"))
+
+
+def _given(function: Mapping[str, Any]) -> Any:
+    """The schema of its arguments. A function has those that it names and no others, unless its schema allows them."""
+    schema = function.get("parameters") or _ANY
+    named = "properties" in schema and not _OPENS & schema.keys()
+    return {**schema, "additionalProperties": False} if named else schema
 
 
 def _bare(function: Mapping[str, Any]) -> str:
     """A call as a schema: where an answer in JSON may begin as it does, the lexer cannot take a literal back."""
-    given = function.get("parameters") or _ANY
+    given = _given(function)
     properties = {"name": {"const": function["name"]}, "parameters": given}
     shared = {name: given[name] for name in _DEFINED if name in given}
     whole = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}

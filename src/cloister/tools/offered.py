@@ -21,7 +21,7 @@ _NOT_FOR_USERS = frozenset(("messages", "tools", "documents", "add_generation_pr
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Offered:
-    """`choice`: "auto", "required", or ":" and the name of the function that must be called."""
+    """`choice`: "auto", "required", or ":" and the name of the function that must be called, once."""
 
     tools: Sequence[dict[str, Any]]
     choice: str = "auto"
@@ -45,7 +45,8 @@ def read_offered(text: str) -> Offered | None:
         named = check_choice(choice, checked)
     except ValueError as wrong:
         raise InvalidRequest(f"tool_choice: {wrong}.", param="tool_choice") from None
-    return Offered(checked, named, given.get("parallel") is not False) if checked and named != "none" else None
+    parallel = given.get("parallel") is not False and not named.startswith(":")
+    return Offered(checked, named, parallel) if checked and named != "none" else None
 
 
 def check_tools(tools: Any) -> list[dict[str, Any]] | None:

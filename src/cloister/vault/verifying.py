@@ -149,13 +149,13 @@ class Verifying:
         replies = list(left.values())
         together = [piece for several in by_request.values() for piece in several]
         try:
-            same = self._compute(together) if together else True
+            same = self._compute(together, claimed=claimed) if together else True
         except MemoryError:
             raise
         except Exception as error:
             return [*replies, *(failed(request_id, error) for request_id in by_request)]
         for request_id, several in by_request.items():
-            replies += self._replies(request_id, several, same=same or not claimed, claimed=claimed)
+            replies += self._replies(request_id, several, same=same, claimed=claimed)
         return replies
 
     def _piece(self, request_id: int, number: int, budget: int) -> _Piece | None:
@@ -181,8 +181,8 @@ class Verifying:
         sequence.blocks.all += own or ()
         return own is not None
 
-    def _compute(self, pieces: list[_Piece]) -> bool:
-        """Whether the service asked what is asked here."""
+    def _compute(self, pieces: list[_Piece], *, claimed: bool) -> bool:
+        """Whether the service asked what is asked here, for what it claimed."""
         chunks: list[Chunk] = []
         rows: list[tuple[int, int]] = []
         tokens: list[int] = []
@@ -194,10 +194,12 @@ class Verifying:
             rows += piece.rows()
             tokens += inputs
         asked = [(piece.sequence.request_id, chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
-        with self._answerer.comparing(rows) as same, self._watching.looking(asked):
+        with self._answerer.comparing(rows if claimed else []) as same, self._watching.looking(asked):
             logits = self._runner.forward(chunks)
         self._take(logits, pieces)
         logits.zero_()
+        if not claimed:
+            return True
         return same() and self._answerer.started(rows, tokens) and not any(map(self._asked_behind_the_end, pieces))
 
     def _asked_behind_the_end(self, piece: _Piece) -> bool:

@@ -19,6 +19,7 @@ class ClientsOptions(Output):
     environments: Path | None = option(
         None, "Install the clients' packages here, and keep them.", show_default="a temporary folder", metavar="DIR"
     )
+    page: Path | None = option(None, "Write the table here as Markdown.", metavar="FILE")
 
 
 @settings_command(ClientsOptions)
@@ -36,7 +37,7 @@ def bench_clients(options: ClientsOptions) -> None:
     from cloister.addresses import HttpAddress
     from cloister.config import DEVELOPMENT_KEY
     from cloister_bench.clients.client import CLIENTS, FEATURES
-    from cloister_bench.clients.table import FIGURES, Cells, Plan, Trial, tables
+    from cloister_bench.clients.table import FIGURES, Cells, Plan, Trial, page, tables
     from cloister_bench.servers import OwnServer, Server
 
     names = known_names(options.clients or ",".join(each.name for each in CLIENTS), "client", [c.name for c in CLIENTS])
@@ -64,5 +65,7 @@ def bench_clients(options: ClientsOptions) -> None:
                 with OwnServer(options.model, folder) as server:
                     run(server, folder, bars, save)
 
-    measure_suite(results, measure, options, tables, FIGURES)
+    document = measure_suite(results, measure, options, tables, FIGURES)
+    if options.page:
+        options.page.write_text(page(document))
     raise_if_failed(results)

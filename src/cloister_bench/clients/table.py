@@ -102,6 +102,23 @@ def tables(document: Document) -> list[Table]:
     ]
 
 
+def page(document: Document) -> str:
+    """The table in few words. A mark: at every level that was tried; else the levels at which it does not work."""
+    levels, features = document["plan"]["levels"], document["plan"]["features"]
+    rows = [("client", *features), ("-",) * (len(features) + 1)]
+    for client in document["plan"]["clients"]:
+        found = [_of(document, client=client, feature=feature) for feature in features]
+        rows.append((client, *map(_mark, found)))
+    table = "\n".join(f"|{'|'.join(row)}|" for row in rows)
+    marks = f"✓: works at {', '.join(levels)} (a README not at obfuscated); –: the client has no such call."
+    return f"# Real clients\n\nMade by `cloister bench clients` with {document['model']}. {marks}\n\n{table}\n"
+
+
+def _mark(cells: list[Row]) -> str:
+    broken = ",".join(cell["level"] for cell in cells if cell["came_to"] != WORKS)
+    return f"✗{broken}" if broken else "✓" if cells else "–"
+
+
 def _sign(came_to: str | None) -> str:
     return "" if came_to is None else "yes" if came_to == WORKS else "no"
 

@@ -10,6 +10,7 @@ from cloister_bench.gpu.mps import pipe_folder
 if TYPE_CHECKING:
     import torch
 
+    from cloister.compute.gpu.device import GpuDevice
     from cloister.models.fused import FusedDecoder
 
 MAX_CONTEXT = 4096
@@ -62,17 +63,23 @@ class RandomWeights(dict[str, Any]):
         return drawn.bfloat16()
 
 
-def random_decoder() -> "FusedDecoder":
-    """Opens the GPU; the same weights in every process."""
+def opened_device() -> "GpuDevice":
     import torch
 
     from cloister.compute.gpu.device import GpuDevice
-    from cloister.models.decoder import RawParts
-    from cloister.models.fused import FusedDecoder
 
     device = GpuDevice()
     if folder := pipe_folder():
         device.share(folder, DEFAULT_PROCESSES)
     device.open()
     torch.manual_seed(5)
+    return device
+
+
+def random_decoder() -> "FusedDecoder":
+    """Opens the GPU; the same weights in every process."""
+    from cloister.models.decoder import RawParts
+    from cloister.models.fused import FusedDecoder
+
+    device = opened_device()
     return FusedDecoder(SHAPE, RawParts(RandomWeights(), device.kernels), device, MAX_CONTEXT)

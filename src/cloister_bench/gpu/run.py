@@ -199,6 +199,17 @@ def wrong_in_rows(rows: Sequence[Found]) -> list[str]:
     return wrong
 
 
+def wrong_in_queries(found: Found) -> list[str]:
+    """Prompts must have been shared out in both ways."""
+    wrong = [] if found["queries"] else ["nothing was compared"]
+    for row in found["queries"]:
+        bad = [name for name in ("same", "tokens", "asked") if not row[name]] + ["a link broke"] * bool(row["broken"])
+        bad += [name for name, seen in row.get("altered", {}).items() if not seen]
+        wrong += [f"{row['users']} users, heads of {row['dim']}: {name}" for name in bad]
+    both = ("as_tasks", "as_groups", "altered")
+    return wrong + [f"none {name}" for name in both if not any(row.get(name) for row in found["queries"])]
+
+
 def wrong_in_serve(found: Found) -> list[str]:
     parts = ("answers", "obfuscated", "kills")
     wrong = [f"{name}: {found.get(name)}" for name in parts if not isinstance(found.get(name), dict)]
@@ -237,7 +248,7 @@ def wrong_in(trial: str, found: Found) -> list[str]:
     if trial in ROWS:
         return wrong_in_rows(found[trial])
     judges = {"check": wrong_in_check, "serve": wrong_in_serve, "weights": wrong_in_weights}
-    judges |= {"churn": wrong_in_churn, "verified": wrong_in_verified}
+    judges |= {"churn": wrong_in_churn, "verified": wrong_in_verified, "queries": wrong_in_queries}
     return (judges | {"million": wrong_in_million})[trial](found)
 
 

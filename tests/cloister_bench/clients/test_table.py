@@ -14,7 +14,7 @@ from cloister.addresses import HttpAddress
 from cloister.errors import SetupError
 from cloister_bench.clients import client as clients
 from cloister_bench.clients.client import CLIENTS, FEATURES, PROGRAMS, Client, attempt
-from cloister_bench.clients.table import FIGURES, WORKS, Cells, Plan, Trial, tables
+from cloister_bench.clients.table import FIGURES, WORKS, Cells, Plan, Trial, page, tables
 from cloister_bench.servers import Server
 from cloister_bench.suite.documents import draw_figures
 
@@ -51,6 +51,7 @@ def test_a_table_says_what_works_and_why_the_rest_does_not(program: Client, tmp_
     assert list(works.rows) == [("some", "chat", "yes", "yes"), ("some", "stream", "yes", "no")]
     assert list(reasons.rows) == [("some", "stream", "isolated", "ValueError: not at this level")]
     assert results.document()["targets"][0]["measured"] == 0.75
+    assert page(results.document()).splitlines()[-1] == "|some|✓|✗isolated|–|"
     assert draw_figures(results.document(), tmp_path, FIGURES)[0].stat().st_size > 1000
 
 

@@ -16,6 +16,17 @@ SEALED, CONTROL = {"way": "kernel", "sealed": True}, {"way": "access", "sealed":
 SERVED = {"answers": {"differing": []}, "obfuscated": {"differing": [], "failed": []}, "kills": {}}
 ASKED: dict[str, Any] = {"mode": "all", "users": 32, "errors": {}}
 HONEST = {"million": {"tokens": 1_000_000, "alarms": 0}}
+QUERIED = {
+    "users": 8,
+    "dim": 64,
+    "same": True,
+    "tokens": True,
+    "asked": True,
+    "broken": 0,
+    "as_tasks": 9,
+    "as_groups": 9,
+}
+QUERIED |= {"as_tasks": 9, "as_groups": 9, "altered": {"one number": True}}
 ROW = {"users": 6, "prompt": 64, "same_bits": True, "late": []}
 
 
@@ -24,6 +35,16 @@ ROW = {"users": 6, "prompt": 64, "same_bits": True, "late": []}
     [
         ("check", CHECKED, {"checks": {"wrong": ["norm"], "other_bits": []}}),
         ("check", CHECKED, {"checks": {"wrong": [], "other_bits": ["65 rows"]}}),
+        *(
+            ("queries", {"queries": [QUERIED]}, {"queries": bad})
+            for bad in (
+                [],
+                [QUERIED | {"same": False}],
+                [QUERIED | {"broken": 1}],
+                [QUERIED | {"as_tasks": 0}],
+                [QUERIED | {"altered": {"one number": False}}],
+            )
+        ),
         ("steps", {"steps": [ROW]}, {"steps": [ROW | {"same_bits": False}]}),
         ("steps", {"steps": [ROW | {"silent": True, "late": [5]}]}, {"steps": [ROW | {"late": [5]}]}),
         ("obfuscated", {"obfuscated": [ROW]}, {"obfuscated": []}),

@@ -12,11 +12,13 @@ import torch
 
 from cloister.compute.base import CacheShape
 from cloister.compute.gpu.mailbox import BEFORE, EXPOSED, ArenaShape, MailboxShape, MailboxSlots
+from cloister.compute.gpu.queries import ENTRY, RECORDED
 from cloister.levels import MOST_FAKES
 from cloister.placement import Placement
 from tests.compute.without_cuda import imported
 
-SHAPE = ArenaShape(blocks=6, dim=64, block_bytes=8192, slots=3)
+MODEL = CacheShape(layers=2, kv_heads=2, dim=64)
+SHAPE = ArenaShape(blocks=6, model=MODEL, block_bytes=8192, slots=3)
 
 
 @pytest.fixture
@@ -28,7 +30,10 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def answerer(arena: ModuleType, shape: ArenaShape = SHAPE) -> tuple[Any, torch.Tensor]:
     model = SimpleNamespace(rotation=lambda far: (torch.full((64,), float(far)), torch.zeros(64)))
     exposed = torch.zeros(shape.slots, shape.words, dtype=torch.int32)
-    return arena.ArenaAnswerer(model, SimpleNamespace(arena=shape, exposed=exposed)), exposed
+    records = torch.zeros(shape.slots, RECORDED + 1, ENTRY, dtype=torch.int64)
+    hashing = arena.Hashing.by(torch.zeros(shape.keys.words, dtype=torch.int64))
+    cache = SimpleNamespace(arena=shape, exposed=exposed, records=records, hashing=hashing)
+    return arena.ArenaAnswerer(model, cache), exposed
 
 
 def test_each_prompt_of_a_request_has_words_of_its_own_over_blocks_in_common(arena: ModuleType) -> None:
@@ -62,7 +67,7 @@ def test_who_is_withdrawn_leaves_nothing_and_the_others_stay(arena: ModuleType) 
 
 
 def test_a_vault_has_slots_for_all_sequences_of_a_request(arena: ModuleType) -> None:
-    assert answerer(arena, ArenaShape(6, 64, 8192, arena.EXPOSED))[0].slots > MOST_FAKES
+    assert answerer(arena, ArenaShape(6, MODEL, 8192, arena.EXPOSED))[0].slots > MOST_FAKES
 
 
 @pytest.mark.parametrize(("layers", "heads", "dim"), [(30, 9, 64), (32, 32, 128)])

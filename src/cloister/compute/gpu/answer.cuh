@@ -10,16 +10,17 @@
  * them (linear.cuh): so neither keeps the other out. Keys and values are fetched when a layer begins, before its queries are
  * there. Where there is more, or no such room, it is launched for every layer, with more blocks, and waits for that layer's
  * gate. */
-#define MOST_VALUES 512 /* of a KV head's queries: 128 threads hold four each (mailbox.py) */
 #define ANSWERED (MOST_VALUES / DIM)
 #define CHUNKS (DIM / 64) /* of sixteen dims, of a warp's values */
 #define PLACE_BYTES (16 * DIM * 2)
 #define MOST_STAYING 4 /* pieces for each block, where blocks stay: more are read faster by more blocks */
+#define KEPT 16 /* items whose queries a block keeps until it hashes them (answering.py): of a layer, mostly all */
+#define UNRECORDED (1u << 31)
 #define MORE_PATIENCE 4 /* with the service, than it has with anyone: it may be waiting for another */
 
 /* What is exposed in a slot, as its vault wrote it: another process, whose numbers are taken for bounded ones only. */
 struct exposed {
-    int length, unused[3];
+    int length, recorded, unused[2]; /* `recorded`: what is asked is hashed */
     float cosine[DIM], sine[DIM];
     int table[1]; /* [blocks] of the slot's own cache */
 };
@@ -50,7 +51,12 @@ INLINE int tasks_of(int length) {
 INLINE int groups_of(int length) { return max(1, (length + GROUP_TOKENS - 1) / GROUP_TOKENS); }
 
 struct item {
-    int slot, length, index, items, kv; /* number `index` of so many items of a prompt's KV head */
+    unsigned asked; /* the slot, for which token of its answer, and whether that is recorded: see read_list */
+    int length, index, items, kv; /* number `index` of so many items of a prompt's KV head */
+    INLINE int slot() const { return asked & ((1 << SLOT_BITS) - 1); }
+    INLINE int time() const { return asked >> SLOT_BITS & (TIMES - 1); }
+    INLINE int token() const { return min((asked & ~UNRECORDED) >> (SLOT_BITS + TIME_BITS), RECORDED); }
+    INLINE bool recorded() const { return !(asked & UNRECORDED); }
     INLINE bool fine() const { return items == tasks_of(length) && items > 1; }
     INLINE int task() const { return fine() ? index : index * TASKS; }
     INLINE int end_task() const { return fine() ? index + 1 : min(tasks_of(length), (index + 1) * TASKS); }
@@ -65,7 +71,7 @@ INLINE item find_item(const int4 *asked, int number, int kv_heads) {
         else high = middle;
     }
     const int4 found = asked[low];
-    return {found.x, found.y, index - found.z, found.w, number % kv_heads};
+    return {(unsigned)found.x, found.y, index - found.z, found.w, number % kv_heads};
 }
 
 /* Where a block is among its pieces of a layer: pieces w and w + 4 of a group are one task. */
@@ -137,14 +143,14 @@ struct fetching {
 INLINE const bf16 *keys_of(const arenas &from, const walk &at, int block) {
     const int warp = threadIdx.x >> 5;
     if (at.over() || at.from + 16 * warp >= at.end()) return nullptr;
-    return from.block_at(at.of.slot, block) + (size_t)at.of.kv * 16 * DIM;
+    return from.block_at(at.of.slot(), block) + (size_t)at.of.kv * 16 * DIM;
 }
 INLINE const bf16 *values_of(const arenas &from, const walk &at, int block) {
     const bf16 *keys = keys_of(from, at, block);
     return keys ? keys + (size_t)at.kv_heads * 16 * DIM : nullptr;
 }
 INLINE int block_of(const arenas &from, const walk &at) {
-    return at.over() ? 0 : from.block(at.of.slot, at.from + 16 * (threadIdx.x >> 5));
+    return at.over() ? 0 : from.block(at.of.slot(), at.from + 16 * (threadIdx.x >> 5));
 }
 
 using warp_part = lane_part<1, 2 * CHUNKS>;
@@ -208,18 +214,19 @@ struct notes {
     int4 asked[MOST_ASKED];
 };
 
-/* Whom a step asks, and how much is exposed there: slot, length, items of those before, items; the number of all items of a
- * KV head is returned. Negative: the list is another step's already. */
+/* Whom a step asks, and how much is exposed there: slot, time and token, as the service says (queries.py); length, items of
+ * those before, items; the number of all items of a KV head is returned. Negative: the list is another step's already. */
 INLINE int read_list(int4 *asked_, const arenas &from, unsigned *gates, int layers, int slots, int most_groups, int kv_heads,
                      unsigned step, answer_shared &s) {
-    unsigned slot, number;
+    unsigned word, number;
     asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];"
-                 : "=r"(slot), "=r"(number)
+                 : "=r"(word), "=r"(number)
                  : "l"(asked_list(gates, layers) + threadIdx.x)
                  : "memory");
     __threadfence(); /* announced before it is written: where the number is still this step's, so was the list */
     const bool over = *(volatile unsigned *)announced(gates, layers) != step;
-    const bool asked = step && number == step && slot < (unsigned)slots;
+    const int slot = word & ((1 << SLOT_BITS) - 1);
+    const bool asked = step && number == step && slot < slots;
     int length = asked ? __ldcg(&from.at(slot)->length) : 0;
     length = min(max(length, 0), min(from.blocks * 16, most_groups * GROUP_TOKENS));
     int items = asked ? tasks_of(length) : 0, end = sum_until(items, s.warps);
@@ -227,7 +234,8 @@ INLINE int read_list(int4 *asked_, const arenas &from, unsigned *gates, int laye
         items = asked ? groups_of(length) : 0;
         end = sum_until(items, s.warps);
     }
-    asked_[threadIdx.x] = make_int4(asked ? slot : 0, length, end - items, items);
+    const unsigned unrecorded = asked && !__ldcg(&from.at(slot)->recorded) ? UNRECORDED : 0;
+    asked_[threadIdx.x] = make_int4(asked ? (word & ~UNRECORDED) | unrecorded : 0, length, end - items, items);
     if (threadIdx.x == 32 * WARPS - 1) s.last = end;
     return __syncthreads_or(over) ? -1 : s.last;
 }
@@ -291,8 +299,8 @@ struct questions {
         c0 = __ldcg(slot->cosine + d), c1 = __ldcg(slot->cosine + DIM / 2 + d);
         z0 = __ldcg(slot->sine + d), z1 = __ldcg(slot->sine + DIM / 2 + d);
     }
-    /* Into shared memory. False: they do not come. */
-    INLINE bool take(answer_shared &s, int queries, unsigned number, long long patience_ns) {
+    /* Into shared memory; as the service posted them, into `kept`, if that is given. False: they do not come. */
+    INLINE bool take(answer_shared &s, uint4 *kept, int queries, unsigned number, long long patience_ns) {
         const int d = threadIdx.x % (DIM / 2);
         bool here = true;
         const unsigned long long since = now_ns();
@@ -308,9 +316,47 @@ struct questions {
             s.q[query][d] = rounded(__fsub_rn(__fmul_rn(x, c0), __fmul_rn(y, z0)));
             s.q[query][d + DIM / 2] = rounded(__fadd_rn(__fmul_rn(y, c1), __fmul_rn(x, z1)));
         }
+        if (kept) __stcg(kept + threadIdx.x, make_uint4(pair[0].x, pair[0].z, pair[1].x, pair[1].z));
         return !__syncthreads_or(!here);
     }
 };
+
+/* Where each vault's numbers and records lie in its arena; `items` of those numbers are tasks', those behind them groups'. */
+struct records {
+    size_t keys, entries;
+    int items;
+};
+
+/* What the last `count` items were asked, as it was `kept` when it was taken, into their vaults' records: a warp for each. */
+INLINE void record_queries(const answer_shared &s, const uint4 *kept, int first, int count, const arenas &from, const records &at,
+                           int queries, int kv_heads, int layers, int layer) {
+    const int lane = threadIdx.x & 31;
+    for (int number = threadIdx.x >> 5; number < count; number += WARPS) {
+        const item of = find_item(s.asked, first + number * gridDim.x, kv_heads);
+        if (!of.recorded()) continue;
+        const int slot = of.slot();
+        const char *arena = from.slots + slot / from.each * from.slot_stride;
+        const query_keys keys = {(const unsigned long long *)(arena + at.keys), kv_heads, layers};
+        query_sum sum;
+#pragma unroll 2
+        for (int thread = lane; thread < 32 * WARPS; thread += 32) { /* what each took */
+            const uint4 words = __ldcg(kept + number * 32 * WARPS + thread);
+            const int query = thread / (DIM / 2), other = (thread + 32 * WARPS) / (DIM / 2);
+            const unsigned long long *x = keys.values(of.kv) + query * DIM + thread % (DIM / 2), *y = x + (other - query) * DIM;
+            if (query < queries) sum.add(__ldcg(x), words.x), sum.add(__ldcg(x + DIM / 2), words.y);
+            if (other < queries) sum.add(__ldcg(y), words.z), sum.add(__ldcg(y + DIM / 2), words.w);
+        }
+        unsigned long long hash = sum.over_warp();
+        if (lane) continue;
+        const unsigned long long of_item = __ldcg(keys.item(of.fine() ? of.index : at.items + of.index));
+        hash = folded(hash + __ldcg(keys.head(of.kv)), 0);
+        hash = product_of(product_of(__ldcg(keys.layer(of.time(), layer)), of_item), hash);
+        unsigned long long *entry = (unsigned long long *)(arena + at.entries) + (slot % from.each * (RECORDED + 1) + of.token()) * ENTRY;
+        add_hash(entry, hash);
+        if (layer + of.kv + of.index == 0) atomicOr(entry + 2, 1ull << (of.time() + (of.fine() ? 0 : TIMES)));
+    }
+    __syncthreads(); /* the next queries are taken into the same places */
+}
 
 /* How many have come for this number so far. One that gave up at an earlier number leaves no trace. */
 INLINE int count_in(unsigned *ticket, unsigned number) {
@@ -370,13 +416,15 @@ INLINE void answer_item(const share<1> &mine, const item &of, float *parts, unsi
 KERNEL __launch_bounds__(32 * WARPS, 4)
     answer(const bf16 *cache, size_t block_stride, size_t layer_stride, const float *scales, float *parts, int slots,
            int heads, int kv_heads, int most_groups, const char *exposures, size_t slot_stride, size_t cache_stride, int each,
-           int exposed_bytes, int blocks, char *boxes, size_t box_stride, unsigned *gates, unsigned *tickets, notes *own,
+           int exposed_bytes, int blocks, size_t keys_at, size_t records_at, uint4 *all_kept, char *boxes, size_t box_stride, unsigned *gates, unsigned *tickets, notes *own,
            int layers, int first, int end, unsigned launch, long long patience_ns) {
     constexpr int HELD = 1;
     __shared__ __align__(128) answer_shared s;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, queries = heads / kv_heads;
     const volatile unsigned *closing = &own->closing;
     arenas from = {exposures, cache, slot_stride, cache_stride, block_stride, each, exposed_bytes, blocks};
+    uint4 *own_kept = all_kept + blockIdx.x * KEPT * 32 * WARPS;
+    const records recorded = {keys_at, records_at, most_groups * TASKS};
     const auto box_at = [&](int slot) { return (uint2 *)(boxes + slot * box_stride); };
     if (__syncthreads_or(*closing)) return;
     const bool leads = blockIdx.x == 0 && threadIdx.x == 0;
@@ -424,21 +472,22 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         const unsigned number = step * layers + layer + 1;
         from.cache = (const bf16 *)((const char *)cache + layer * layer_stride);
         walk now(s.asked, count, kv_heads);
+        int kept = 0;
         const int block = block_of(from, now);
         if (launch && !(here = await(begins_at(gates, layer), step, closing, MORE_PATIENCE * patience_ns))) break;
         if (lane == 0) f.fetch_keys(warp, keys_of(from, now, block)), f.fetch_values(warp, values_of(from, now, block));
         questions words;
-        words.ask(from.at(now.of.slot), box_at(now.of.slot), now.of.kv, queries);
+        words.ask(from.at(now.of.slot()), box_at(now.of.slot()), now.of.kv, queries);
         while (!now.over()) {
             const item of = now.of;
-            uint2 *box = box_at(of.slot);
-            if (!(here = words.take(s, queries, number, patience_ns))) {
+            uint2 *box = box_at(of.slot());
+            if (!(here = words.take(s, of.recorded() ? own_kept + kept * 32 * WARPS : nullptr, queries, number, patience_ns))) {
                 f.wait_for_keys(warp), f.wait_for_values(warp); /* nothing is copied into what was given up */
                 break;
             }
             if (now.number + (int)gridDim.x < count) {
                 const item next = find_item(s.asked, now.number + gridDim.x, kv_heads);
-                words.ask(from.at(next.slot), box_at(next.slot), next.kv, queries);
+                words.ask(from.at(next.slot()), box_at(next.slot()), next.kv, queries);
             }
             share<1> mine;
             mine.clear();
@@ -466,9 +515,12 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
                     mine.merge(i, *(const float4 *)&s.o[query][dim_of(i)], s.m[query], s.l[query]);
                 }
             }
-            const size_t head = (size_t)of.slot * kv_heads + of.kv;
+            const size_t head = (size_t)of.slot() * kv_heads + of.kv;
             answer_item(mine, of, parts + head * most_groups * TASKS * queries * (DIM + 4), tickets + head,
                         box + heads * DIM + of.kv * queries * (DIM + 2), s.last, queries, number);
+            if (++kept < KEPT && !now.over()) continue;
+            record_queries(s, own_kept, now.number - kept * gridDim.x, kept, from, recorded, queries, kv_heads, layers, layer);
+            kept = 0;
         }
     }
     __syncthreads();

@@ -25,6 +25,7 @@ from cloister.compute.gpu.mailbox import (
 )
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import capture, i32
+from cloister.compute.gpu.queries import MOST_VALUES, TASKS
 from cloister.errors import SetupError
 
 OPEN = 1
@@ -32,8 +33,8 @@ AHEAD = 32
 LAYERS_AHEAD = 200
 # the thread looks for answered steps; a stream holds about a thousand launches, and more of them would wait
 LOOK_S = 0.001
-TASKS = 4  # of a group of a prompt (attention.cuh)
 NOTES = 8 + 4 * MOST_ASKED
+KEPT = 16  # items whose queries a block keeps until it hashes them (answer.cuh)
 COMING = 3  # blocks on a processor that come for a layer, of four that fit
 CLOSING = 1  # the word of a process's notes that says that it closes (answer.cuh)
 MOST_LAUNCHES = 2**31 - 1  # the last number is the rehearsal's
@@ -89,6 +90,7 @@ class AnswerStream:
         kv_heads, dim = model.cache_shape.kv_heads, model.cache_shape.dim
         self._parts = torch.zeros(shape.users * model.heads * arenas.shape.groups * TASKS * (dim + PART), device="cuda")
         self._tickets = torch.zeros(shape.users * kv_heads, dtype=torch.int32, device="cuda")
+        self._kept = torch.zeros(blocks.coming * KEPT * MOST_VALUES, dtype=torch.int32, device="cuda")
         self._notes = torch.zeros(NOTES, dtype=torch.int32, device="cuda")
         self._scales = torch.tensor([scale * math.log2(math.e) for scale in model.scales], device="cuda")
         self._launched = 0
@@ -184,6 +186,7 @@ class AnswerStream:
             *map(i32, (self._shape.users, model.heads, shape.kv_heads, arena.groups)),
             *(first_arena, stride, stride),
             *map(i32, (arena.slots, 4 * arena.words, arena.blocks)),
+            *(arena.keys_at, arena.records_at, self._kept),
             *(self._boxes.start, self._boxes.step, self._mailbox.address, self._tickets, self._notes),
             *map(i32, (shape.layers, first, end, number)),
             self._patience_ns,

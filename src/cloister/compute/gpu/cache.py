@@ -1,20 +1,53 @@
 """The paged KV cache on a GPU: [block][layer][keys, values][kv head][16 · dim]; values in lanes' order (rows.cuh)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from cloister.compute.base import CacheShape, KVCache
+from cloister.compute.gpu.queries import MOST_COMPARED
 from cloister.compute.layout import BLOCK_TOKENS
 
 DTYPE = torch.bfloat16
 COPIED = 32  # blocks at once
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Hashing:
+    """A vault's passes add up hashes of their first `rows` queries here (queries.py), recorded or not."""
+
+    keys: torch.Tensor
+    sums: torch.Tensor
+    rows: torch.Tensor
+
+    @classmethod
+    def by(cls, keys: torch.Tensor) -> "Hashing":
+        sums = torch.zeros(MOST_COMPARED, 2, dtype=torch.int64, device=keys.device)
+        return cls(keys, sums, torch.zeros(1, dtype=torch.int32, device=keys.device))
+
+    def begin(self, rows: int) -> None:
+        if rows > MOST_COMPARED:
+            raise ValueError("a pass has more rows than can be compared")
+        self.sums[:rows].zero_()
+        self._say(rows)
+
+    def end(self) -> None:
+        self._say(0)
+
+    def found(self, rows: int) -> list[list[int]]:
+        halves: list[list[int]] = self.sums[:rows].cpu().tolist()
+        return halves
+
+    def _say(self, rows: int) -> None:
+        self.rows.copy_(torch.tensor([rows], dtype=torch.int32))
+
+
 class GpuCache(KVCache):
     """All of its memory is taken now: a GPU hands out no pages later."""
 
     dtype = DTYPE
+    hashing: Hashing | None = None
 
     def __init__(self, shape: CacheShape, blocks: int, memory: torch.Tensor | None = None) -> None:
         self.shape, self.blocks = shape, blocks

@@ -17,7 +17,8 @@ from cloister.compute.prebuilt import kernels_folder, kernels_of_release
 from cloister.errors import where_raised
 from cloister.files import make_folder, write_whole
 
-SOURCES = ("common.cuh", "stage.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
+NAMES = ("common", "stage", "linear", "queries", "rows", "attention", "link", "answer")
+SOURCES = tuple(f"{name}.cuh" for name in NAMES)
 DIMS = (64, 128)  # widths of heads that the kernels are compiled for
 
 

@@ -13,7 +13,6 @@ from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
 from cloister.compute.gpu.find import DIMS
 from cloister.compute.gpu.link import GpuAsker, StepAsks
-from cloister.compute.gpu.mailbox import GROUP_TOKENS
 from cloister.compute.gpu.products import (
     STEP,
     TILE,
@@ -26,6 +25,7 @@ from cloister.compute.gpu.products import (
     tiles_of,
 )
 from cloister.compute.gpu.program import Argument, i32
+from cloister.compute.gpu.queries import GROUP_TOKENS, MOST_VALUES
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
 from cloister.errors import ModelUnsupported
@@ -313,7 +313,13 @@ class GpuKernels(Kernels):
         place = (cache.layer(layer), cache.block_stride, i32(heads), i32(kv_heads))
         unasked: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
         posting = unasked if self._asking is None or not heads else self._asking.posting(layer)
-        self.launch("rotate_and_store", grid, 256, *product, *norms, batch.slots, q, *place, *posting)
+        given = (*product, *norms, batch.slots, q, *place)
+        hashing = cache.hashing
+        if hashing is None or not heads or heads // kv_heads * cache.shape.dim > MOST_VALUES:
+            self.launch("rotate_and_store", grid, 256, *given, *posting)
+            return
+        numbers = (None, None, i32(layer), i32(cache.shape.layers))
+        self.launch("rotate_and_hash", grid, 256, *given, *numbers, hashing.keys, hashing.sums, hashing.rows)
 
     def _attend(
         self,

@@ -94,12 +94,12 @@ class GpuAsker(LinkAsker):
             raise SetupError("The link slot is taken, or does not exist.")
         self._wipe(slot)
         self._attached[link] = slot
-        self._aims.forget()
+        self._aims.forget(link)
 
     def detach(self, link: int) -> None:
         self._failed.pop(link, None)
         self._asked = {row: asked for row, asked in self._asked.items() if asked != link}
-        self._aims.forget()
+        self._aims.forget(link)
         if (slot := self._attached.pop(link, None)) is not None:
             self._wipe(slot)
 

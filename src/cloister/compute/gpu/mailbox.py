@@ -6,31 +6,46 @@ from dataclasses import dataclass
 
 import torch
 
-from cloister.compute.base import AttentionShape
+from cloister.compute.base import AttentionShape, CacheShape
+from cloister.compute.gpu.queries import ENTRY, GROUP_TOKENS, MOST_VALUES, RECORDED, KeyShape, Times
 from cloister.compute.layout import ASKS, BLOCK_TOKENS, RemoteRows
 from cloister.placement import Placement
 
 PAGE = 4096
-BEFORE = 4  # words before the rotation: the length and three that are unused
-MOST_GROUPS, GROUP_TOKENS = 255, 512  # a ticket counts the tasks of a prompt, four in each, in twelve bits (answer.cuh)
+WORD = 8
+BEFORE = 4  # words before the rotation: the length; whether what is asked is recorded; two that are unused
+MOST_GROUPS = 255  # a ticket counts the tasks of a prompt, four in each, in twelve bits (answer.cuh)
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaShape:
-    """Prompts may have blocks in common."""
+    """What is exposed, slot by slot; secret numbers and records of what was asked (queries.py); the cache. Prompts may
+    have blocks in common."""
 
     blocks: int
-    dim: int
+    model: CacheShape
     block_bytes: int
     slots: int = 1
 
     @property
     def words(self) -> int:
-        return BEFORE + 2 * self.dim + self.blocks
+        return BEFORE + 2 * self.model.dim + self.blocks
+
+    @property
+    def keys(self) -> KeyShape:
+        return KeyShape(self.model.layers, self.model.kv_heads, self.groups)
+
+    @property
+    def keys_at(self) -> int:
+        return -(-4 * self.words * self.slots // WORD) * WORD
+
+    @property
+    def records_at(self) -> int:
+        return self.keys_at + WORD * self.keys.words
 
     @property
     def header(self) -> int:
-        return -(-4 * self.words * self.slots // PAGE) * PAGE
+        return -(-(self.records_at + WORD * ENTRY * (RECORDED + 1) * self.slots) // PAGE) * PAGE
 
     @property
     def size(self) -> int:
@@ -41,26 +56,29 @@ class ArenaShape:
         return min(MOST_GROUPS, -(-self.blocks * BLOCK_TOKENS // GROUP_TOKENS))
 
     def written(
-        self, blocks: Sequence[int], start: int, end: int, rotation: tuple[torch.Tensor, torch.Tensor]
+        self,
+        blocks: Sequence[int],
+        start: int,
+        end: int,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        *,
+        recorded: bool = True,
     ) -> torch.Tensor:
         length = end - start
         fits = 1 <= length <= self.groups * GROUP_TOKENS and -(-length // BLOCK_TOKENS) <= len(blocks) <= self.blocks
         if not fits or not 0 <= min(blocks) <= max(blocks) < self.blocks:
             raise ValueError("the span does not lie in these blocks")
         words = torch.zeros(self.words, dtype=torch.int32)
-        words[0] = length
+        words[0], words[1] = length, recorded
         if len(rotation[0]):
             turned = torch.cat([each.flatten() for each in rotation]).float().cpu().contiguous()
-            words[BEFORE : BEFORE + 2 * self.dim] = turned.view(torch.int32)
-        words[BEFORE + 2 * self.dim :][: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+            words[BEFORE : BEFORE + 2 * self.model.dim] = turned.view(torch.int32)
+        words[BEFORE + 2 * self.model.dim :][: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
         return words
 
 
 GATE_BYTES = 64
 GATE_WORD = 4  # where the gate is in a layer's line; before it: that the layer begins, or the step's number
-WORD = 8
-MOST_QUERIES = 4 * 128  # values of the queries for one KV head: a block's threads hold four each
-
 
 EXPOSED = 32  # slots of each vault: for all sequences of one request (levels.MOST_FAKES)
 # blocks of `merge_with_vaults` at once: eight on each of 132 processors leave registers for one that answers
@@ -100,7 +118,7 @@ def most_rows(kv_heads: int) -> int:
 def partition_refusal(model: AttentionShape) -> str:
     if any(model.windows):
         return "A model that looks back a limited way cannot be partitioned on a GPU."
-    if model.queries_per_kv_head * model.cache_shape.dim > MOST_QUERIES:
+    if model.queries_per_kv_head * model.cache_shape.dim > MOST_VALUES:
         return "A model with this many queries for one KV head cannot be partitioned on a GPU."
     return ""
 
@@ -168,15 +186,18 @@ def aimed(
 
 
 class Aims:
-    """What `aimed` found for the last step: the next step mostly asks the same vaults."""
+    """What `aimed` found for the last step: the next step mostly asks the same vaults, for the next tokens."""
 
     def __init__(self, shape: MailboxShape, boxes: Callable[[], Mapping[int, Boxes]]) -> None:
         self._shape, self._boxes = shape, boxes
         self._key: object = None
         self._found = torch.empty(0)
+        self._times = Times()
 
-    def forget(self) -> None:
+    def forget(self, link: int) -> None:
+        """Before it is attached, and when it is detached."""
         self._key = None
+        self._times.forget(link)
 
     def of(self, remotes: Sequence[RemoteRows], rows: int) -> tuple[torch.Tensor, dict[int, str]]:
         asked = ((remote.link, *remote.rows, *(slot for slot, _ in remote.asks)) for remote in remotes)
@@ -184,4 +205,7 @@ class Aims:
         if (key := (rows, *asked)) != self._key:
             self._found, failed = aimed(self._shape, self._boxes(), remotes, rows)
             self._key = None if failed else key
-        return self._found.clone(), failed
+            self._times.aim(remotes)
+        asks = self._found.clone()
+        asks[ASKS - 1] |= self._times.words(remotes, rows)
+        return asks, failed

@@ -122,10 +122,17 @@ KERNEL unlay_rows(const bf16 *x, float *out, int rows, int k) {
 INLINE int value_place(int d, int token) {
     return ((((d >> 4) * 8 + (d & 7)) * 4 + (token >> 2)) * 2 + ((d >> 3) & 1)) * 4 + (token & 3);
 }
-KERNEL rotate_and_store(const float *sums, const float *bias, int splits, int rows, int pitch, const float *q_norm,
-                        const float *k_norm, float epsilon, const float *cosine, const float *sine,
-                        const long long *slots, float *q, bf16 *cache, size_t block_stride, int heads, int kv_heads,
-                        const unsigned long long *boxes, const unsigned *steps, int layer, int layers) {
+#define ROTATED_ARGUMENTS                                                                                              \
+    const float *sums, const float *bias, int splits, int rows, int pitch, const float *q_norm, const float *k_norm,   \
+        float epsilon, const float *cosine, const float *sine, const long long *slots, float *q, bf16 *cache,          \
+        size_t block_stride, int heads, int kv_heads, const unsigned long long *boxes, const unsigned *steps,          \
+        int layer, int layers
+#define ROTATED                                                                                                        \
+    sums, bias, splits, rows, pitch, q_norm, k_norm, epsilon, cosine, sine, slots, q, cache, block_stride, heads,      \
+        kv_heads, boxes, steps, layer, layers
+/* `hashes`: of the first `hashed` rows' queries, which who answers would record if they were asked (answer.cuh). */
+template <bool HASHES>
+INLINE void rotate_row(ROTATED_ARGUMENTS, const unsigned long long *keys, unsigned long long *hashes, const int *hashed) {
     constexpr int PAIRS = DIM / 64;
     const ranges product = {sums, bias, splits, rows, pitch};
     const int row = blockIdx.x, lane = threadIdx.x & 31, head = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -167,6 +174,20 @@ KERNEL rotate_and_store(const float *sums, const float *bias, int splits, int ro
             to[lane + 32 * i] = a[i];
             to[DIM / 2 + lane + 32 * i] = b[i];
         }
+        if (HASHES && row < __ldcg(hashed)) {
+            const query_keys of = {keys, kv_heads, layers};
+            const int queries = heads / kv_heads, kv = head / queries, query = head % queries;
+            const unsigned long long *values = of.values(kv) + query * DIM + lane;
+            query_sum sum;
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) {
+                sum.add(values[32 * i], __float_as_uint(a[i]));
+                sum.add(values[DIM / 2 + 32 * i], __float_as_uint(b[i]));
+            }
+            unsigned long long hash = sum.over_warp();
+            if (query == 0) hash = folded(hash + *of.head(kv), 0);
+            if (lane == 0) add_hash(hashes + 2 * row, product_of(*of.layer(0, layer), hash));
+        }
         if (!boxes || !boxes[row]) return;
         uint2 *box = (uint2 *)boxes[row] + head * DIM;
         const unsigned number = *steps * layers + layer + 1;
@@ -187,6 +208,11 @@ KERNEL rotate_and_store(const float *sums, const float *bias, int splits, int ro
         to[is_v ? value_place(d, token) : token * DIM + d] = rounded(a[i]);
         to[is_v ? value_place(e, token) : token * DIM + e] = rounded(b[i]);
     }
+}
+
+KERNEL rotate_and_store(ROTATED_ARGUMENTS) { rotate_row<false>(ROTATED, nullptr, nullptr, nullptr); }
+KERNEL rotate_and_hash(ROTATED_ARGUMENTS, const unsigned long long *keys, unsigned long long *hashes, const int *hashed) {
+    rotate_row<true>(ROTATED, keys, hashes, hashed);
 }
 
 /* The greatest of each row, the lowest index among equals. */

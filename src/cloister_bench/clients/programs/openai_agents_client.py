@@ -17,9 +17,16 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 set_tracing_disabled(True)
-client = AsyncOpenAI(base_url=URL, api_key=KEY, default_headers=HEADERS)
-model, by_responses = OpenAIChatCompletionsModel(MODEL, client), OpenAIResponsesModel(MODEL, client)
 SHORT, LONG = ModelSettings(max_tokens=24), ModelSettings(max_tokens=200)
+
+
+def _client():
+    """A new one for each feature: its connections belong to one event loop."""
+    return AsyncOpenAI(base_url=URL, api_key=KEY, default_headers=HEADERS)
+
+
+def _model(kind=OpenAIChatCompletionsModel):
+    return kind(MODEL, _client())
 
 
 class Place(BaseModel):
@@ -27,20 +34,20 @@ class Place(BaseModel):
 
 
 def chat():
-    check(Runner.run_sync(Agent("one", model=model, model_settings=SHORT), QUESTION).final_output)
+    check(Runner.run_sync(Agent("one", model=_model(), model_settings=SHORT), QUESTION).final_output)
 
 
 async def stream():
-    running = Runner.run_streamed(Agent("one", model=model, model_settings=SHORT), QUESTION)
+    running = Runner.run_streamed(Agent("one", model=_model(), model_settings=SHORT), QUESTION)
     check(len([event async for event in running.stream_events()]) > 2)
 
 
 def history():
-    check(Runner.run_sync(Agent("one", model=model, model_settings=SHORT), HISTORY).final_output)
+    check(Runner.run_sync(Agent("one", model=_model(), model_settings=SHORT), HISTORY).final_output)
 
 
 def schema():
-    agent = Agent("one", model=model, model_settings=LONG, output_type=Place)
+    agent = Agent("one", model=_model(), model_settings=LONG, output_type=Place)
     check(Runner.run_sync(agent, QUESTION).final_output.city)
 
 
@@ -55,7 +62,7 @@ def call():
         return weather(city)
 
     agent = Agent(
-        "one", model=model, model_settings=settings, tools=[weather_of], tool_use_behavior="stop_on_first_tool"
+        "one", model=_model(), model_settings=settings, tools=[weather_of], tool_use_behavior="stop_on_first_tool"
     )
     Runner.run_sync(agent, QUESTION)
     check(called)
@@ -63,7 +70,7 @@ def call():
 
 def responses():
     """Its default. An answer that its limit cuts is an error there, so this one has a form that ends."""
-    agent = Agent("one", model=by_responses, model_settings=LONG, output_type=Place)
+    agent = Agent("one", model=_model(OpenAIResponsesModel), model_settings=LONG, output_type=Place)
     check(Runner.run_sync(agent, QUESTION).final_output.city)
 
 
@@ -74,7 +81,7 @@ def readme():
     def get_weather(city: str) -> str:
         return f"The weather in {city} is sunny."
 
-    set_default_openai_client(client, use_for_tracing=False)
+    set_default_openai_client(_client(), use_for_tracing=False)
     helpful = Agent("Assistant", instructions="You are a helpful assistant", model=MODEL, model_settings=LONG)
     with_tool = helpful.clone(tools=[get_weather], model_settings=ModelSettings(max_tokens=200, tool_choice="required"))
     try:

@@ -9,9 +9,13 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserProm
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-provider = OpenAIProvider(openai_client=AsyncOpenAI(base_url=URL, api_key=KEY, default_headers=HEADERS))
-model = OpenAIChatModel(MODEL, provider=provider)
 SHORT, LONG = {"max_tokens": 24}, {"max_tokens": 200}
+
+
+def _model(kind=OpenAIChatModel):
+    """A new one for each feature: its connections belong to one event loop."""
+    client = AsyncOpenAI(base_url=URL, api_key=KEY, default_headers=HEADERS)
+    return kind(MODEL, provider=OpenAIProvider(openai_client=client))
 
 
 class Place(BaseModel):
@@ -19,11 +23,11 @@ class Place(BaseModel):
 
 
 def chat():
-    check(Agent(model).run_sync(QUESTION, model_settings=SHORT).output)
+    check(Agent(_model()).run_sync(QUESTION, model_settings=SHORT).output)
 
 
 async def stream():
-    async with Agent(model).run_stream(QUESTION, model_settings=SHORT) as answer:
+    async with Agent(_model()).run_stream(QUESTION, model_settings=SHORT) as answer:
         check("".join([piece async for piece in answer.stream_text(delta=True)]))
 
 
@@ -32,26 +36,26 @@ def history():
         ModelRequest(parts=[UserPromptPart(QUESTION)]),
         ModelResponse(parts=[TextPart("It is sunny in Lyon.")]),
     ]
-    check(Agent(model).run_sync("And in one word?", message_history=turns, model_settings=SHORT).output)
+    check(Agent(_model()).run_sync("And in one word?", message_history=turns, model_settings=SHORT).output)
 
 
 def schema():
-    answer = Agent(model, output_type=NativeOutput(Place)).run_sync(QUESTION, model_settings=LONG)
+    answer = Agent(_model(), output_type=NativeOutput(Place)).run_sync(QUESTION, model_settings=LONG)
     check(answer.output.city)
 
 
 def call():
     """Its own way to structured output: a tool that must be called."""
-    check(Agent(model, output_type=Place).run_sync(QUESTION, model_settings=LONG).output.city)
+    check(Agent(_model(), output_type=Place).run_sync(QUESTION, model_settings=LONG).output.city)
 
 
 def result():
-    agent = Agent(model, tools=[weather])
+    agent = Agent(_model(), tools=[weather])
     check(agent.run_sync(QUESTION, model_settings=SHORT).output)
 
 
 def responses():
-    check(Agent(OpenAIResponsesModel(MODEL, provider=provider)).run_sync(QUESTION, model_settings=SHORT).output)
+    check(Agent(_model(OpenAIResponsesModel)).run_sync(QUESTION, model_settings=SHORT).output)
 
 
 class SupportOutput(BaseModel):
@@ -62,9 +66,9 @@ class SupportOutput(BaseModel):
 
 def readme():
     """Its greeting, and its bank: the model may never stop asking for the balance."""
-    concise = Agent(model, instructions="Be concise, reply with one sentence.", model_settings=LONG)
+    concise = Agent(_model(), instructions="Be concise, reply with one sentence.", model_settings=LONG)
     check(concise.run_sync('Where does "hello world" come from?').output)
-    support = Agent(model, deps_type=int, output_type=SupportOutput, model_settings=LONG)
+    support = Agent(_model(), deps_type=int, output_type=SupportOutput, model_settings=LONG)
 
     @support.instructions
     def name(context: RunContext[int]) -> str:

@@ -2,6 +2,7 @@
 
 MODULES = {  # by trial, in the order in which they tell most
     "check": "check",
+    "queries": "queries",
     "steps": "times",
     "serve": "serve",
     "requests": "times",
