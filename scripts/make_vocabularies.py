@@ -305,7 +305,7 @@ def mimesis(locale: str, file: str) -> Any:
 
 def organisations() -> None:
     """Streets and companies as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
-    Jobs and organisations that all know are kept by hand in data/occupations.txt and data/bodies.txt."""
+    Jobs, organisations and cities that all know are kept by hand in data/occupations.txt, bodies.txt and cities.txt."""
     from pytickersymbols import PyTickerSymbols
 
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]

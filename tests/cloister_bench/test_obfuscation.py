@@ -256,9 +256,10 @@ def test_bets_and_ranks() -> None:
     assert [rank(scores) for scores in ([3, 1, 2], [0, 1, 2], [1, 1, 1])] == [1.0, 0.0, 0.5]
 
 
-def test_the_adversary_wins_when_exchangeability_is_switched_off() -> None:
-    """The control. The real name is drawn from the model, which knows what is likely here. Fakes of its own draw hide
-    it from that model; fakes drawn evenly, or from another list, do not."""
+def test_the_adversary_wins_when_exchangeability_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control. The real name is drawn from the model, which knows what is likely here, and is trusted whole. Fakes
+    of its own draw hide it from that model; fakes drawn evenly, or from another list, do not."""
+    monkeypatch.setattr("cloister.obfuscation.pool_draw.CERTAINTY", 1.0)
     draw, frame = random.Random(3), 'Hello, <redacted category="name">{}</redacted>, welcome'
     shares: dict[str, list[float]] = {"exchangeable": [], "even": [], "other list": []}
     for trial in range(120):
@@ -285,7 +286,7 @@ def test_the_adversary_wins_when_exchangeability_is_switched_off() -> None:
             if name == "other list":
                 shares.setdefault("lists", []).append(right(scores["word lists, calendar"]))
     means = {name: sum(found) / len(found) for name, found in shares.items()}
-    assert len(shares["exchangeable"]) > 90
+    assert len(shares["exchangeable"]) > 70
     assert means["even"] > 0.5 and means["other list"] > 0.45 and means["lists"] == 1.0, "by chance it is 0.25"
     assert means["exchangeable"] < 0.4 and means["again"] < 0.4, "nor does it help to know what each would have drawn"
 

@@ -16,6 +16,7 @@ from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.joint import Group
 from cloister.obfuscation.language_model import TokenShapes
+from cloister.obfuscation.pool_draw import tempered
 from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.store import MemoryStore
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
@@ -145,10 +146,30 @@ def test_the_same_key_and_prompt_draw_the_same() -> None:
     assert draws[0] == draws[1] and len(set(draws)) > 2
 
 
-def test_where_a_band_has_more_values_than_go_out_the_draw_evens_the_posterior() -> None:
-    """Twenty names in bands of three or four, of which three go out: π_i ∝ p_i."""
+def test_where_a_band_has_more_values_than_go_out_the_draw_evens_what_the_model_is_trusted() -> None:
+    """Twenty names in bands of three or four, of which three go out: π_i ∝ p_i to the power of `CERTAINTY`."""
     for name in NAMES[:10]:
         found = made(letter(name), sampler(Believer(0.1), fakes=2, least=1)).substitutes
-        even = found.posterior == pytest.approx((1 / 3,) * 3, abs=0.004)
+        even = found.posterior_by(tempered(found.logprobs)) == pytest.approx((1 / 3,) * 3, abs=0.004)
         assert even or len(set(found.likelihoods)) == 1, "a band of three has no draw"
     assert len(set(found.likelihoods)) > 1
+
+
+def test_what_is_refused_depends_on_the_band_and_not_on_which_of_it_is_real() -> None:
+    """Else who sees a value that would have been refused knows that it is not the real one."""
+    bands: dict[frozenset[str], set[bool]] = {}
+    for name in NAMES:
+        served = made(letter(name), sampler(Believer(0.1))).substitutes
+        bands.setdefault(frozenset((name, *(value for (value,) in served.values))), set())
+    assert len(bands) == 5 and all(len(band) == 4 for band in bands)
+    peaked = sampler(Believer(0.0, peak=0))
+    for name in NAMES:
+        [own] = (band for band in bands if name in band)
+        try:
+            sent = {name, *(value for (value,) in made(letter(name), peaked).substitutes.values)}
+        except TooFewCandidates:
+            sent = set()
+        bands[own].add(bool(sent))
+        assert NAMES[0] not in sent
+    assert bands[next(band for band in bands if NAMES[0] in band)] == {False}
+    assert {True} in bands.values()

@@ -65,7 +65,7 @@ def obfuscate(options: ObfuscateOptions) -> None:
     Examples:
       cloister obfuscate letter.txt
       echo 'I live in <redacted category="place">Boston</redacted>.' | cloister obfuscate - --fakes 5
-      cloister obfuscate letter.txt --other-model ./qwen --json
+      cloister obfuscate letter.txt --other-model ./gemma-3-270m.gguf --json
       cloister obfuscate letter.txt --auto-redact
     """
     from cloister.obfuscation.tags import auto_redact, parse_redacted, regularise
@@ -115,7 +115,7 @@ def _given(file: Path) -> "GivenSubstitutes":
     try:
         return GivenSubstitutes(msgspec.json.decode(read_text(file, MAX_FILE_BYTES), type=list[list[Any]]))
     except msgspec.DecodeError:
-        hint = 'Like: [["Ann", "Ghent"], ["Jo", "Lund"]]'
+        hint = 'Like: [["Ann", "Boston"], ["Jo", "Denver"]]'
         raise SetupError(f"{file} is no JSON list of lists.", hint=hint) from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cloister.detection.checksums import CHECKS
@@ -105,3 +107,10 @@ def test_an_area_code_is_of_the_same_country() -> None:
     assert {value[:5] for value in values("(416) 664-1376")} & {
         value[:5] for value in values("(212) 664-1376")
     } == set()
+
+
+@pytest.mark.parametrize("secret", ["604-696-5272x565", "+1-604-696-5272 ext 565", "001-604-696-5272x56561"])
+def test_a_phone_number_keeps_the_sign_of_its_extension(secret: str) -> None:
+    """Other letters would show: a number with another sign there is no phone number."""
+    sign = "ext" if "ext" in secret else "x"
+    assert len(values(secret)) > 8 and all(re.sub("[^a-z]", "", value) == sign for value in values(secret))

@@ -186,6 +186,9 @@ def test_ages_of_babies_and_in_words(secret: str) -> None:
 PLACES_KNOWN = [
     "Boston",
     "CHICAGO",
+    "Paris",
+    "OSLO",
+    "Lyon",
     "Massachusetts",
     "France",
     "Boston, MA",
@@ -198,6 +201,7 @@ KNOWN = {
     Category.ORGANISATION: [
         *("Boston General Hospital", "St. Thomas Memorial Hospital", "Smith & Jones LLC", "University of Louisville"),
         *("Johnson, Miller and Brown", "Walter Reed Medical Center", "Morgan Stanley", "Williams Inc"),
+        *("Siemens", "Stanford University", "Deutsche Bank", "Mayo Clinic"),
     ],
     Category.MEDICATION: ["lisinopril", "Lisinopril", "LIPITOR", "doxycycline", "hydrocodone/acetaminophen"],
 }
@@ -209,7 +213,7 @@ def test_places_organisations_medications(category: Category, secret: str) -> No
 
 
 @pytest.mark.parametrize(
-    "cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS, BODIES, OCCUPATIONS]
+    "cells", [places.PLACES, places.CITIES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS, BODIES, OCCUPATIONS]
 )
 def test_other_lists_are_partitions(cells: Cells) -> None:
     words = [word.lower() for _, cell in cells for word in cell]
@@ -222,6 +226,19 @@ def test_a_zip_code_is_one_of_its_town() -> None:
     assert found is not None and len(found.values) >= FEWEST and "Boston, MA 02115" in found.values
     assert len({value[-8:-6] for value in found.values}) > 4
     assert pool(Category.PLACE, "Boston, MA 90210") is None
+
+
+def test_a_medication_whose_form_or_dose_stands_apart_is_refused() -> None:
+    """Hydrocortisone comes in no 0.1% cream: whoever knows would take the one that does."""
+    for after in (" 0.1% cream daily", " 2% gel", " ointment", " dose being 4 mg in the morning"):
+        assert VOCABULARIES[Category.MEDICATION].pool("triamcinolone", Around("", after), DRAW) is None, after
+    assert VOCABULARIES[Category.MEDICATION].pool("triamcinolone", Around("", " and rest"), DRAW) is not None
+
+
+def test_a_medication_is_among_drugs_about_as_common() -> None:
+    found = VOCABULARIES[Category.MEDICATION].pool("ibuprofen", Around(wanted=16), DRAW)
+    assert found is not None and {"acetaminophen", "naproxen", "aspirin", "paracetamol"} <= {*found.values}
+    assert 8 <= len(found.values) < 16 and "nepafenac" not in found.values
 
 
 def test_a_medication_keeps_its_class() -> None:

@@ -16,6 +16,7 @@ from cloister.obfuscation.candidates.ff1 import permuted
 from cloister.obfuscation.index import Prf
 
 MAX_CHARACTERS = 64
+EXTENSION = frozenset(("x", "ext"))  # of a phone number: it stays
 MAX_STEPS = 500  # of one walk; one number in ten is valid where fewest are
 SMALL = 1024  # values of a set that is cut into cells
 _DIGITS = "0123456789"
@@ -200,7 +201,7 @@ def _places(kind: str, value: str, *, fixed: int = 0, checks: int = 0, from_star
     for place, token in enumerate(tokens):
         if token[0] in _DIGITS:
             choices += _run(token) if not checks else [_DIGITS] * len(token)
-        elif token.isalpha() and (_is_digits(tokens, place - 1) or _is_digits(tokens, place + 1)) and len(token) < 4:
+        elif _changes(tokens, place):
             choices += [_UPPER if each.isupper() else _UPPER.lower() for each in token]
         else:
             choices += token
@@ -214,6 +215,12 @@ def _places(kind: str, value: str, *, fixed: int = 0, checks: int = 0, from_star
     for at in found:
         choices[at] = "0"
     return Form(kind, tuple(choices), found)
+
+
+def _changes(tokens: list[str], place: int) -> bool:
+    token = tokens[place]
+    beside = _is_digits(tokens, place - 1) or _is_digits(tokens, place + 1)
+    return token.isalpha() and beside and len(token) < 4 and token not in EXTENSION
 
 
 def _is_digits(tokens: list[str], place: int) -> bool:

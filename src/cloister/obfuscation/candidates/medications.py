@@ -9,14 +9,14 @@ from cloister.obfuscation.candidates.cells import Cells, Slot, aligned, apart, s
 from cloister.obfuscation.index import Prf
 
 MAX_CHARACTERS = 80
-COMMON = 16  # values of a class at least, all about as common
+COMMON = 8  # values of a class at least, all about as common: a reader takes the drug that most people know
 MEDICATIONS, STRENGTHS = Cells("medications"), Cells("strengths")
 _JOINED = re.compile(r"([^\W\d_]+)([-/]| and | ?/ ?)([^\W\d_]+)")
 _DOSE = re.compile(r" (?:(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<gap> ?)(?P<unit>mc?g)\b|inhaler\b)", re.IGNORECASE)
 _DOSE_BEFORE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>mc?g)(?: of)? \Z", re.IGNORECASE)
 _FORM = re.compile(
     r" (?:ointment|cream|gel|lotion|drops?|patch(?:es)?|inj(?:ection)?|IV|nebuli[sz]er|spray|suppository|shots?|pump"
-    r"|[0-9.]+ ?%|[0-9]+ units?)\b",
+    r"|[0-9.]+ ?%|[0-9]+ units?|dos(?:es?|age|ing))(?!\w)",
     re.IGNORECASE,
 )
 _DAILY = re.compile(
@@ -41,11 +41,11 @@ class Medications:
             return None
         if (slot := MEDICATIONS.slot(secret)) is not None:
             pool = _sold_in(slot, secret, around)
-            return None if pool is None else Pool(_as_common(pool.values, secret), pool.kind)
+            return None if pool is None else Pool(_as_common(pool.values, secret, around), pool.kind)
         drug, _, _ = secret.partition(" ")
         found = _DOSE.match(secret, len(drug))
         if found and _DAILY.fullmatch(secret, found.end()):
-            return _dosed(drug, found)
+            return _dosed(drug, found, around)
         if (joined := _JOINED.fullmatch(secret)) is None:
             return None
         slots = [aligned(slot) for word in (joined[1], joined[3]) if (slot := MEDICATIONS.slot(word)) is not None]
@@ -57,9 +57,9 @@ class Medications:
         return Pool(apart(values, secret), " + ".join(slot.kind for slot in both))
 
 
-def _as_common(values: Sequence[str], secret: str) -> tuple[str, ...]:
-    """The block in which the secret is; the commonest come first."""
-    length = -(-len(values) // max(1, len(values) // COMMON))
+def _as_common(values: Sequence[str], secret: str, around: Around) -> tuple[str, ...]:
+    """The block in which the secret is; the commonest come first. No more than one band of what is wanted."""
+    length = -(-len(values) // max(1, len(values) // max(COMMON, around.wanted // 2)))
     start = values.index(secret) // length * length
     return tuple(values[start : start + length])
 
@@ -75,7 +75,7 @@ def _sold_in(slot: Slot, secret: str, around: Around) -> Pool | None:
     return Pool(sold, f"{slot.kind}, with a dose") if secret in sold else None
 
 
-def _dosed(drug: str, found: re.Match[str]) -> Pool | None:
+def _dosed(drug: str, found: re.Match[str], around: Around) -> Pool | None:
     """Each drug in a strength as common as the secret's is among its own. None for one in which it is not sold."""
     slot = MEDICATIONS.slot(drug)
     spell = next((each for each in (str.lower, str.capitalize, str.upper) if each(drug) == drug), None)
@@ -86,7 +86,7 @@ def _dosed(drug: str, found: re.Match[str]) -> Pool | None:
     made = [(other, each) for other in drugs for each in _strengths(other)]
     rank = _rank(strengths, own)
     values = [spell(other) + _written(each, found) for other, each in made if _rank(_strengths(other), each) == rank]
-    return Pool(_as_common(values, found.string), f"{slot.kind}, with a dose")
+    return Pool(_as_common(values, found.string, around), f"{slot.kind}, with a dose")
 
 
 def _alike(kind: str) -> list[str]:

@@ -11,6 +11,7 @@ from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 120
 PLACES, TOWNS, ZIPS, STREETS, STATES = (Cells(name) for name in ("places", "towns", "zips", "streets", "states"))
+CITIES = Cells("cities")  # that all know, kept by hand: among towns of one country each of them would show
 _FIXED = frozenset(word_list("places-common"))
 _SUFFIXES = (
     "Street|St|Avenue|Ave|Road|Rd|Drive|Dr|Lane|Ln|Boulevard|Blvd|Court|Ct|Place|Pl|Way|Circle|Cir|Terrace|Ter|Parkway|"
@@ -41,8 +42,10 @@ class Places:
             return _beside(secret, region, around)
         if secret in (short := tuple(_states().values())):
             return Pool(short, "state of the United States")
+        if (slot := CITIES.slot(secret, around.wanted)) is not None:
+            return Pool(slot.values, slot.kind)
         if (slot := PLACES.slot(secret, around.wanted)) is not None:
-            values = [value for value in slot.values if value not in short]
+            values = [value for value in slot.values if value not in short and CITIES.slot(value) is None]
             if slot.kind.startswith("country"):
                 return Pool(tuple(values), slot.kind)
             return Pool(apart(values, secret, _FIXED.__contains__), slot.kind)
