@@ -33,7 +33,7 @@ serve: runtime ## serve the default model on http://127.0.0.1:8000 (ARGS="--port
 check: setup ## lint, types and the tests that start no processes: about two minutes
 	@$(BIN)/python scripts/run_tests.py --check
 
-test: setup ## lint, types and all tests: 20–30 minutes on two cores (ARGS="-k scheduler -x": these tests alone)
+test: setup ## lint, types and all tests: 20 minutes on two cores (ARGS="-k scheduler -x": these tests alone)
 	@$(BIN)/python scripts/run_tests.py $(ARGS)
 
 test-all: setup ## all that and what only a release needs: soaks, fuzzing, the real model on shares, every benchmark
