@@ -39,7 +39,7 @@ def test_a_refuted_claim_does_not_come_back(claim: str) -> None:
 LIMITS = {
     "shared": ("a dozen accounts", "guess", r"seven accounts that collude", r"1%"),
     "partitioned": ("compute", "sealed"),
-    "obfuscated": ("careful reader", "larger model", "25 of 55", "13 of 52", "session", "sent again|come again"),
+    "obfuscated": ("careful reader", "larger model", "20 of 60", "10 of 56", "session", "sent again|come again"),
     "mpc": ("independent operators", "all three"),
 }
 """What a user must read beside a level's promise, with the number where one was measured."""

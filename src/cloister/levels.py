@@ -176,8 +176,8 @@ LEVELS: dict[str, Level] = {
             provider_sees=(
                 "Several answers at once and, layer by layer, what several prompts add to the attention: yours among λ "
                 "made-up ones that differ from it in what you marked as secret. The order does not show which is "
-                "yours; the words may: with λ = 7 a careful reader found it in 25 of 55 prompts, a larger model in "
-                "13 of 52 (docs/obfuscation.md). Name a session: without one each prompt has new made-up words, and "
+                "yours; the words may: with λ = 7 a careful reader found it in 20 of 60 prompts, a larger model in "
+                "10 of 56 (docs/obfuscation.md). Name a session: without one each prompt has new made-up words, and "
                 "those that come again are yours. What cannot go among others is computed by your vault alone, as at "
                 "`isolated`: an answer with a form, several answers or prompts, embeddings, and a conversation with "
                 "earlier answers where no session is named. In a browser, which speaks plain HTTP, the gateway picks "
@@ -185,7 +185,7 @@ LEVELS: dict[str, Level] = {
             ),
             service_sees=(
                 "λ+1 answers and attention contributions, as at `partitioned`; a careful reader found the real one in "
-                "25 of 55, a larger model in 13 of 52 (λ = 7); a secret sent again without a named session is found"
+                "20 of 60, a larger model in 10 of 56 (λ = 7); a secret sent again without a named session is found"
             ),
             others_learn="nothing",
             reader=Reader.VAULT,

@@ -639,6 +639,7 @@ def test_every_control_has_a_name_and_landmarks_are_there(page: Page, stub: Stub
 
 
 def matrix(page: Page) -> dict[str, tuple[str, str]]:
+    expect(page.locator("#audit-rows tr").first).to_be_visible()  # they come with a request
     rows = [each.inner_text().split("\t") for each in page.locator("#audit-rows tr").all()]
     return {name: (outcome, found) for name, _, outcome, found in rows}
 

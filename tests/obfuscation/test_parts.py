@@ -39,6 +39,7 @@ def only_fake(text: str, *values: str) -> str:
         ("M. Thornbury, or M Thornbury, signs.", "H. Lund, or H Lund, signs."),
         ("Ask Thornbury, Margaret.", "Ask Lund, Helga."),
         ("Ask Thornbury, M. now.", "Ask Lund, H. now."),
+        ("Ask Margaret T. now.", "Ask Helga L. now."),
         ("In short M.T. or M. T., says he.", "In short H.L. or H. L., says he."),
         ("In short <redacted>MT</redacted> or so.", "In short HL or so."),
         ("The Thornburys' house, the Thornburys.", "The Lunds' house, the Lunds."),

@@ -23,7 +23,7 @@ from cloister.obfuscation.tags import Category, Span, TaggedText
 
 _TITLE_BEFORE = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(TITLES))})\.? \Z", re.IGNORECASE)
 _INITIAL_BEFORE = re.compile(r"(?<!\w)(?P<letter>[^\W\d_])(?P<gap>\.? )\Z")
-_INITIAL_AFTER = re.compile(r", (?P<letter>[A-Z])\.")
+_INITIAL_AFTER = re.compile(r"(?P<comma>,?) (?P<letter>[A-Z])\.(?!\w)")
 _WORD_BEFORE = re.compile(r"(?<![\w'’-])(?P<word>[A-Z][\w'’-]+) \Z")
 _WORD_AFTER = re.compile(r" (?P<word>[A-Z][\w'’-]+)(?![\w@])")
 _MIDDLE = re.compile(r" [A-Z][\w'’-]+ ")
@@ -97,8 +97,10 @@ def _initials(text: TaggedText, span: Span, owners: Owners) -> Iterator[Span]:
     if part is None:
         return
     found = _INITIAL_AFTER.match(text.text, span.end, until)
-    if found and _initial_of(found["letter"], part, parts_of(part.secret)) is not None:
-        yield Span(found.start("letter"), found.end("letter"), Category.NAME)
+    if found and (found["comma"] or found.end() + 1 != until):  # not a middle name's: "Ann L. Lee"
+        behind = -1 if found["comma"] else part.index
+        if _initial_of(found["letter"], part, parts_of(part.secret), behind) is not None:
+            yield Span(found.start("letter"), found.end("letter"), Category.NAME)
     while found := _INITIAL_BEFORE.search(text.text, since, start):
         if _initial_of(found["letter"], part, parts_of(part.secret)[: part.index]) is None:
             return
@@ -106,10 +108,10 @@ def _initials(text: TaggedText, span: Span, owners: Owners) -> Iterator[Span]:
         yield Span(start, start + 1, Category.NAME)
 
 
-def _initial_of(letter: str, part: Part, words: Sequence[str]) -> Part | None:
+def _initial_of(letter: str, part: Part, words: Sequence[str], behind: int = -1) -> Part | None:
     """Of these words of a name, that which the letter begins."""
     for index, word in enumerate(words):
-        if index != part.index and len(letter) == 1 and word[:1].casefold() == letter.casefold():
+        if index > behind and index != part.index and len(letter) == 1 and word[:1].casefold() == letter.casefold():
             return Part(part.secret, index, initial=True)
     return None
 
@@ -132,9 +134,10 @@ def part_at(text: TaggedText, number: int, owners: Owners) -> Part | None:
     after = last + 1 if last + 1 < len(text.spans) and _gap(text, last + 1) in (" ", ". ", "", ".", "_") else None
     if after is not None and (part := owners.part(text.secret(text.spans[after]))) is not None:
         return _initial_of(secret, part, parts_of(part.secret)[: part.index])
-    before = first - 1 if first and _gap(text, first) == ", " else None
-    if before is not None and (part := owners.part(text.secret(text.spans[before]))) is not None:
-        return _initial_of(secret, part, parts_of(part.secret))
+    gap = _gap(text, first) if first else ""
+    alone = gap == " " and len(letters) == 1  # "Ann L."; else "Lee, A."
+    if (alone or gap == ", ") and (part := owners.part(text.secret(text.spans[first - 1]))) is not None:
+        return _initial_of(secret, part, parts_of(part.secret), part.index if alone else -1)
     of_one = owners.initials(letters.upper())
     return of_one[number - first] if of_one else None
 

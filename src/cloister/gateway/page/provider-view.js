@@ -67,8 +67,8 @@ function obfuscated(panel, ask) {
   say(panel,
     "Mark what is secret: <redacted>Ann Lee</redacted>. Your prompt goes out among made-up ones that differ from it in " +
     "what you marked, and the provider’s service answers all of them at once. Nothing in the order or the timing shows " +
-    "which is yours; the words may: with λ = 7 a careful reader found it in 25 of 55 prompts, a larger model in " +
-    "13 of 52 (docs/obfuscation.md). A secret keeps its made-up words in this session; another session draws new ones, and the words " +
+    "which is yours; the words may: with λ = 7 a careful reader found it in 20 of 60 prompts, a larger model in " +
+    "10 of 56 (docs/obfuscation.md). A secret keeps its made-up words in this session; another session draws new ones, and the words " +
     "that come again are yours. Words that you did not mark are in all of them. This page speaks plain HTTP, so the " +
     "gateway picks your answer out, and knows which it is; with cloister proxy your own machine does. Below is what the " +
     "service itself says it has made.");
