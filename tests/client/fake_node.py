@@ -116,7 +116,8 @@ class FakeNode:
             return reply(200, write_evidence(self.evidence(bytes.fromhex(asked["nonce"]), asked["since"])))
         if received.path.endswith("/v1/sealed"):
             return await self.sealed(received)
-        self.in_the_clear.append(received)
+        if received.path != "/ready":  # asked by another test's cloud, whose node had this port before
+            self.in_the_clear.append(received)
         status, kind, pieces = self.answer(received.method, received.path, received.body, [])
         return Reply(status, kind, pieces)
 
